@@ -118,7 +118,7 @@ notebooks: $(READY) ## runs the notebooks and saves them with their pictures
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) $(TRACKERS) build dist src/*.egg-info src/looptap/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml setup.py $(LOCK) $(wildcard agent/loop/tap/*.[ch])
+$(READY): pyproject.toml setup.py $(LOCK) $(wildcard src/looptap/agent/loop/tap/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "looptap needs Python 3.11 or newer, \
 	and $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.13")'
 	@echo "looptap: making $(VENV)"

@@ -17,6 +17,7 @@ from pathlib import Path
 from textwrap import wrap
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "looptap"
 PAGE = ROOT / "docs" / "architecture.md"
 DRAWING = ROOT / "docs" / "architecture.svg"
 FOUNDATION = ("protocol", "store", "streams")
@@ -109,16 +110,17 @@ BOXES = [
     Box("client.transport", C + 14, 7.0, 96, "links and reconnects"),
     Box("client.session", C + 118, 7.0, 200, "requests, replies, callbacks"),
     Box("client.directory", C + 14, 4.621, 96, "which runs there are"),
-    Box("streams.stream", A + 14, 10.2, 78, "buffer, readers"),
-    Box("streams.columns", A + 100, 10.2, 78, "typed arrays"),
-    Box("streams.language", A + 186, 10.2, 78, "words of queries"),
-    Box("streams.operators", A + 272, 10.2, 78, "stages"),
-    Box("streams.proving", A + 358, 10.2, 78, "checks of each step"),
-    Box("streams.harmless", A + 444, 10.2, 78, "harmless things"),
-    Box("streams.aggregations", A + 530, 10.2, 78, "reducers"),
-    Box("streams.values", A + 616, 10.2, 78, "copies, helpers"),
-    Box("streams.preserving", A + 702, 10.2, 78, "modes, put back"),
-    Box("streams.native", A + 788, 10.2, 78, "compiled"),
+    Box("streams.stream", A + 10, 10.2, 66, "buffer, readers"),
+    Box("streams.loop", A + 82, 10.2, 52, "its place"),
+    Box("streams.columns", A + 140, 10.2, 72, "typed arrays"),
+    Box("streams.language", A + 218, 10.2, 76, "words of queries"),
+    Box("streams.operators", A + 300, 10.2, 80, "stages"),
+    Box("streams.proving", A + 386, 10.2, 68, "checks of each step"),
+    Box("streams.harmless", A + 460, 10.2, 74, "harmless things"),
+    Box("streams.aggregations", A + 540, 10.2, 100, "reducers"),
+    Box("streams.values", A + 646, 10.2, 62, "copies, helpers"),
+    Box("streams.preserving", A + 714, 10.2, 86, "modes, put back"),
+    Box("streams.native", A + 806, 10.2, 72, "compiled"),
 ]
 LEGEND = [
     (C + 14, 8.22, "Arrow: imports. Dashed: against the order of the rows."),
@@ -133,8 +135,8 @@ SOCKET = ("agent.io", "client.transport", "CURVE socket")
 def modules() -> dict[str, Path]:
     """Return every module of the rooms by its dotted name below `looptap`."""
     rooms = {frame.package for frame in FRAMES}
-    paths = sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
-    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in paths}
+    paths = sorted(path for room in rooms for path in (PACKAGE / room).rglob("*.py"))
+    parts = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in paths}
     return {".".join(names[:-1] if names[-1] == "__init__" else names): path for path, names in parts.items()}
 
 

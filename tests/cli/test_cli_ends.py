@@ -53,11 +53,11 @@ def start(*arguments, **options):
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("words", [("ls",), ("ls", "--json"), ("streams", "small"), ("open", "small"), ("compare",)])
+@pytest.mark.parametrize("words", ["--version", "--help", "ls --help", "ls", "ls --json", "streams small", "compare"])
 def test_a_command_ends_well_when_its_pipe_is_closed(stored, words):
     reader, writer = os.pipe()
     os.close(reader)
-    process = start(*words, stdout=writer)
+    process = start(*words.split(), stdout=writer)
     os.close(writer)
     _, err = process.communicate(timeout=WAIT)
     assert (process.returncode, err) == (0, "")

@@ -380,11 +380,11 @@ def test_a_handshake_that_breaks_off_once_is_no_wrong_server(agent):
 
 
 def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
-    link, receiver = client(agent, still_there=lambda: False), RecordingReceiver()
+    link, receiver = client(agent, ended=lambda: "The run is over."), RecordingReceiver()
     link.start(receiver, 5)
     agent.stop()
     soon(lambda: receiver.ended)
-    assert type(receiver.ended[0]) is RunEnded
+    assert (type(receiver.ended[0]), str(receiver.ended[0])) == (RunEnded, "The run is over.")
     soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import os
@@ -28,6 +29,7 @@ from waiting import freeze, soon
 import looptap
 from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
+from looptap.client.transport.timeouts import REPLY_SECONDS, Silence
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode
@@ -111,6 +113,56 @@ def test_a_reduction_yields_a_value_when_the_host_ends_a_group(run):
     stream = run.stream("len(events)", on="batch")
     stream.wait(3)
     assert [(r.value, r.partial) for r in stream.records[1:3]] == [(10, False)] * 2
+
+
+@pytest.mark.parametrize("more", [{}, {"latency": "low"}, {"every": 3}, {"when": "step % 7 == 0", "before": 2}])
+def test_a_stream_ends_after_as_many_values_as_it_was_to_have_and_its_query_with_it(run, more):
+    stream = run.stream("step", on="batch", count=5, **more)
+    assert len(stream.wait(5)) == 5
+    soon(lambda: stream.state == "ended", detail=lambda: repr(stream))
+    assert (stream.arrived, stream.dropped, stream.reason) == (5, 0, "all 5 values that it was to have")
+    assert not run.agent_stats().queries
+    assert not run.attached
+
+
+def test_of_two_streams_of_one_query_the_one_that_ends_takes_nothing_from_the_other(run):
+    whole, part = run.stream("step, loss", on="batch"), run.stream("step, loss", on="batch", count=3)
+    part.wait(3)
+    soon(lambda: part.state == "ended")
+    assert whole.wait(whole.arrived + 50)
+    assert (whole.dropped, part.dropped) == (0, 0)
+    numbers = [record.number for record in whole.records]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_question_that_is_asked_once_returns_values_from_now_on_and_leaves_nothing(job, run, directory):
+    before = sorted(directory.rglob("*"))
+    first = run.ask("step")
+    assert run.ask("step") > first
+    assert [step % 10 for step in run.ask("step", 3, every=10)] == [0, 0, 0]
+    job.agent.stream("kept", "step")
+    newest = run.stream("kept").wait(5)[-1]
+    assert run.ask("kept") > newest  # not the first of its history
+    live = run.stream("kept", history=False)
+    assert live.wait(2)[0] > newest
+    assert live.dropped == 0
+    live.close()
+    assert not run.agent_stats().queries
+    assert not run.command_records()
+    assert sorted(directory.rglob("*")) == before
+    with pytest.raises(QueryError, match="count=0 must be a whole number of values, 1 or more"):
+        run.ask("step", 0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'history'"):
+        run.ask("step", history=True)
+    with pytest.raises(looptap.StreamTimeout, match="0 of 1 values of the stream 'step > 1e9'"):
+        run.ask("(e.step for e in events if e.step > 1e9)", name="step > 1e9", timeout=0.2)
+
+
+def test_a_stream_in_a_with_statement_is_closed_at_its_end(run):
+    with run.stream("step", on="batch") as stream:
+        assert stream.wait(2)
+    assert stream.state == "ended"
+    assert not run.attached
 
 
 def test_a_function_is_sent_with_what_it_refers_to(run):
@@ -705,6 +757,45 @@ def test_an_agent_refuses_each_message_of_a_client_it_has_forgotten():
     assert [type(message) for message in agent.sent] == [m.Hello] * 2
     agent.put(welcome)
     assert run.alive
+
+
+@contextlib.contextmanager
+def beating(agent):
+    over = threading.Event()
+
+    def beat():
+        while not over.wait(0.01):
+            agent.put(m.Beat({}, 0.0))
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_default_timeout_is_as_long_as_the_agent_says_nothing():
+    agent = Scripted()
+    run = Run(agent)
+    agent.answering = False
+
+    def answer():
+        (attach,) = [one for one in agent.sent if isinstance(one, m.Attach)]
+        agent.put(m.Done(attach.request, msgspec.Raw(pack({"mapped": True}))))
+
+    late = threading.Timer(0.6, answer)
+    with beating(agent):
+        late.start()
+        stream = run.stream("step", timeout=Silence(0.15))
+        assert run.attached == [stream]
+        for timeout in (0.15, Silence(0.15)):  # there is a limit
+            with pytest.raises(NoAnswer, match="was not answered within"):
+                run.stream("loss", timeout=timeout)
+    with pytest.raises(NoAnswer, match="was not answered within"):
+        run.stream("loss", timeout=Silence(0.15))
+    assert isinstance(REPLY_SECONDS, Silence)
 
 
 def test_an_attach_cut_by_a_broken_link_waits_for_the_next_within_its_timeout():

@@ -312,7 +312,7 @@ def test_a_hanging_loop_is_killed_after_an_ignored_stop_if_asked_to(directory):
 def test_kill_spares_processes_that_have_ended_or_are_elsewhere_and_needs_a_request():
     never, process = threading.Event(), Process.this()
     gone = msgspec.structs.replace(process, start="1")
-    assert end(gone, 0.0, never) == "not needed: the process has ended"
+    assert end(gone, 0.0, never) == "not needed: the run has ended"
     elsewhere = msgspec.structs.replace(process, host="other", machine="other")
     assert end(elsewhere, 0.0, never) == "failed: the process is on other, and can only be ended there"
     never.set()

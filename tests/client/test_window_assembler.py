@@ -88,6 +88,16 @@ def test_several_values_of_one_event_are_distinguished():
     assert [len(whole.parts) for whole in assembly.ready(0.0)] == [2, 2, 1, 2]
 
 
+def test_a_rank_is_waited_for_that_may_have_more_values_of_its_newest_event():
+    assembly = WindowAssembler([0, 1], 2.0)
+    assembly.take(0, batch([1, 1]), 0.0)
+    assembly.take(1, batch([1]), 0.0)
+    assert given_out(assembly, 0.0) == [(1, [0, 1], ())]
+    assert assembly.awaited(0.5) == {1: 0.5}
+    assembly.take(1, batch([1]), 1.0)
+    assert given_out(assembly, 1.0) == [(1, [0, 1], ())]
+
+
 def test_a_rank_that_moves_on_to_the_next_run_begins_with_new_numbers():
     assembly = WindowAssembler([0, 1], 2.0)
     for rank in (0, 1):

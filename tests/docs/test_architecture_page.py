@@ -8,7 +8,7 @@ import re
 import sys
 from functools import cache
 
-from places import ROOT
+from places import PACKAGE, ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 SPEC = importlib.util.spec_from_file_location("architecture_drawing", ROOT / "docs" / "architecture.py")
@@ -44,9 +44,9 @@ def test_each_step_of_a_value_has_its_number_in_the_drawing():
 def words() -> tuple[set[str], set[str]]:
     """Return the classes of the product, and all words of source, tests and Makefile."""
     sources = [path.read_text() for path in architecture.modules().values()]
-    sources += [path.read_text() for path in ROOT.glob("src/looptap/*.py*")]
+    sources += [path.read_text() for path in PACKAGE.glob("*.py*")]
     classes = {name for text in sources for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)}
-    for compiled in (ROOT / "agent" / "loop" / "tap").glob("*.[ch]"):
+    for compiled in (PACKAGE / "agent" / "loop" / "tap").glob("*.[ch]"):
         classes |= set(re.findall(r"\"looptap\._tap\.(\w+)\"", compiled.read_text()))
     others = [(ROOT / "Makefile").read_text(), *(path.read_text() for path in (ROOT / "tests").rglob("*.py"))]
     return classes, {word for text in (*sources, *others) for word in re.findall(r"[A-Za-z_]\w+", text)}
@@ -54,7 +54,7 @@ def words() -> tuple[set[str], set[str]]:
 
 def is_there(path: str) -> bool:
     """Return True if a path on the page leads to a file, a module or a folder."""
-    return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
+    return any((folder / name).exists() for folder in (PACKAGE, ROOT) for name in (path, f"{path}.py"))
 
 
 def test_each_path_on_the_page_exists():

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import PACKAGE, ROOT
 
 import looptap
 from looptap.protocol import errors as protocol_errors
@@ -67,7 +67,7 @@ def test_each_test_that_the_promises_name_is_there():
     text = (ROOT / "docs/safety.md").read_text() + (ROOT / "docs/security.md").read_text()
     named = set(re.findall(r"`([\w/]+\.py)`", text))
     assert len(named) > 150
-    places = [ROOT, ROOT / "tests", ROOT / "benchmarks"]
+    places = [ROOT, PACKAGE, ROOT / "tests", ROOT / "benchmarks"]
     assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
 
 

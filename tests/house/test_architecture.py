@@ -12,11 +12,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import PACKAGE, ROOMS, ROOT
 from trees import tree_of
 
-FACADE = ROOT / "src" / "looptap"
-ROOMS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
 MAX_MODULES = 12
 TRAINING_THREAD, IO_THREAD = "looptap.agent.loop", "looptap.agent.io"
 
@@ -101,8 +99,8 @@ def modules() -> dict[str, Path]:
     """Return every module and package of the product by its dotted name."""
     found = {}
     for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            parts = ["looptap", *path.relative_to(ROOT).with_suffix("").parts]
+        for path in sorted((PACKAGE / room).rglob("*.py")):
+            parts = ["looptap", *path.relative_to(PACKAGE).with_suffix("").parts]
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import PACKAGE
 from trees import tree_of
 
 MAX_DECISIONS = {
@@ -37,7 +37,7 @@ MAX_BASES = 3
 
 @cache
 def files(folder: str) -> tuple[Path, ...]:
-    return tuple(sorted((ROOT / folder).rglob("*.py")))
+    return tuple(sorted((PACKAGE / folder).rglob("*.py")))
 
 
 def every_file() -> Iterator[Path]:
@@ -79,7 +79,7 @@ def branching() -> Iterator[str]:
     for path in every_file():
         for node in ast.walk(tree_of(path)):
             if isinstance(node, FUNCTIONS) and decisions(node) + 1 >= MANY_PATHS:
-                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}"
 
 
 def tall() -> Iterator[str]:
@@ -109,14 +109,14 @@ def unformatted() -> Iterator[str]:
     for path in every_file():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if "# fmt: skip" in line or "# fmt: off" in line:
-                yield f"{path.relative_to(ROOT)}:{number}"
+                yield f"{path.relative_to(PACKAGE)}:{number}"
 
 
 def lonely() -> Iterator[str]:
     for folder in {path.parent for path in every_file()}:
         inside = list(folder.glob("*.py"))
         if len(inside) == 2 and not any((child / "__init__.py").exists() for child in folder.iterdir()):
-            yield str(folder.relative_to(ROOT))
+            yield str(folder.relative_to(PACKAGE))
 
 
 @pytest.mark.parametrize("kind", [branching, tall, namesakes, unformatted, lonely])

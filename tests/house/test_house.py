@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from places import PACKAGE, ROOMS, ROOT
 from trees import tree_of
 
 import looptap
-
-FACADE = ROOT / "src" / "looptap"
 
 MAY_IMPORT = {
     "streams": {"numpy", "msgspec"},
@@ -54,6 +52,7 @@ STREAMS_OF_TRAINING = {
     "untouched",  # running a model without a trace is needed on both sides, and is written once
     "module_state",
     "random_state",  # so are random numbers that are put back
+    "loop_place",  # where a loop stands is looked up by the hooks of a script, too, and written once
     "loop_observer",  # what an agent calls on what it exposes, without either knowing the other
     "forwarding",  # a wrong argument is reported by the name of the object that users know
 }
@@ -69,9 +68,8 @@ UNUSUAL_WORDS = re.compile(r"(?<![^\W_])(told|nobody|somebody|anew|whoever|goes[
 WITH_UNUSUAL_WORDS = ("tests/house/test_house.py", "tests/protocol/transcripts/record.py")
 """Files that need them: this one, and a name that recorded transcripts have."""
 
-FOLDERS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
-MODULES = sorted(path for folder in [*(ROOT / name for name in FOLDERS), FACADE] for path in folder.rglob("*.py"))
-"""Every module of looptap; links are not followed, so each comes once."""
+MODULES = sorted(PACKAGE.rglob("*.py"))
+"""Every module of looptap."""
 SOURCES = sorted(
     {*MODULES, *(path for name in ("tests", "benchmarks", "docs") for path in (ROOT / name).rglob("*.py"))}
 )
@@ -106,9 +104,9 @@ def targets(module: str, names: list[str]) -> Iterator[str]:
     if top != "looptap":
         yield top
     elif below:
-        yield below[0] if below[0] in FOLDERS else "looptap"
+        yield below[0] if below[0] in ROOMS else "looptap"
     else:
-        yield from (name if name in FOLDERS else "looptap" for name in names or [""])
+        yield from (name if name in ROOMS else "looptap" for name in names or [""])
 
 
 def imports(tree: ast.AST, package: list[str]) -> Iterator[Import]:
@@ -134,7 +132,7 @@ def imports(tree: ast.AST, package: list[str]) -> Iterator[Import]:
 
 def dotted(path: Path) -> list[str]:
     """Return the package that a module of a folder belongs to, in parts."""
-    return ["looptap", *path.relative_to(ROOT).parent.parts]
+    return ["looptap", *path.relative_to(PACKAGE).parent.parts]
 
 
 def forbidden(folder: str, found: Import) -> bool:
@@ -143,16 +141,16 @@ def forbidden(folder: str, found: Import) -> bool:
         return False
     if found.target in MAY_IMPORT[folder]:
         return False
-    if found.typing_only and found.target not in {*FOLDERS, "looptap"}:
+    if found.typing_only and found.target not in {*ROOMS, "looptap"}:
         return False
     return found.at_import or found.target not in ON_DEMAND.get(folder, set())
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", ROOMS)
 def test_a_folder_imports_only_what_its_row_of_the_table_allows(folder):
     wrong = [
         f"{path.relative_to(ROOT)}:{found.line} imports {found.target}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
         for found in imports(tree_of(path), dotted(path))
         if forbidden(folder, found)
     ]
@@ -162,7 +160,7 @@ def test_a_folder_imports_only_what_its_row_of_the_table_allows(folder):
 def test_a_training_system_knows_no_queries_and_no_streams():
     found = {
         match
-        for path in sorted((ROOT / "training").rglob("*.py"))
+        for path in sorted((PACKAGE / "training").rglob("*.py"))
         for line in re.findall(r"looptap\.streams(?:(?:\.\w+)+| import [\w, ]+)", path.read_text())
         for match in re.findall(r"\w+(?!\w*\.)", line.replace("looptap.streams", "").replace("import", ""))
     }
@@ -196,7 +194,7 @@ def test_the_walk_sees_every_way_to_write_an_import(source, target):
 
 
 def test_the_facade_imports_eagerly_only_the_standard_library():
-    found = imports(tree_of(FACADE / "__init__.py"), ["looptap"])
+    found = imports(tree_of(PACKAGE / "__init__.py"), ["looptap"])
     eager = {one.target for one in found if one.at_import} - set(sys.stdlib_module_names)
     assert eager <= {"looptap"}  # its display in a notebook, which imports nothing
 
@@ -247,7 +245,7 @@ def test_a_name_that_the_facade_does_not_have_proposes_the_nearest():
 
 
 def test_the_stub_of_the_facade_has_a_line_for_each_name_and_nothing_else():
-    lines = (FACADE / "__init__.pyi").read_text().splitlines()
+    lines = (PACKAGE / "__init__.pyi").read_text().splitlines()
     line_of_a_name = r"from (\.\w+)+ import (\w+) as \2|from \. import testing as testing|__version__: str"
     wrong = [line for line in lines[1:] if line and not re.fullmatch(line_of_a_name, line)]
     assert wrong == []

@@ -46,11 +46,11 @@ def test_each_fault_changes_one_thing_but_no_text_or_type(mutate):
 
 
 def test_named_modules_tests_and_allowed_faults_exist(mutate):
-    missing = [name for name in mutate.TESTS if not (mutate.ROOT / name).is_file()]
+    missing = [name for name in mutate.TESTS if not (mutate.PACKAGE / name).is_file()]
     missing += [name for names in mutate.TESTS.values() for name in names.split() if len(mutate.named(name)) != 1]
     assert missing == []
     allowed = mutate.allowed()
     modules = {name.partition(":")[0] for name in allowed}
-    known = set().union(*(mutate.names(module, (mutate.ROOT / module).read_text()) for module in modules))
+    known = set().union(*(mutate.names(module, (mutate.PACKAGE / module).read_text()) for module in modules))
     assert [name for name in allowed if name not in known] == []
     assert all(allowed.values())

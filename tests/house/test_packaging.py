@@ -13,7 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from source_tree import FACADE, LINKS, ROOT, copied, wheel_of
+from places import PACKAGE, ROOMS, ROOT
+from source_tree import copied, wheel_of
 
 OF_EXTRAS = (
     "psutil", "pandas", "pyarrow", "textual", "tsdownsample", "tornado", "matplotlib", "plotly", "anywidget",
@@ -75,21 +76,19 @@ def installed(wheel, tmp_path_factory):
     return target
 
 
-def test_every_link_in_the_facade_leads_to_the_folder_of_its_name_beside_pyproject():
-    assert LINKS
-    for link in LINKS:
-        assert link.resolve() == ROOT / link.name
-        assert link.readlink() == Path("../..") / link.name
+def test_the_links_beside_pyproject_lead_to_three_rooms():
+    links = {path.name: path.readlink() for path in ROOT.iterdir() if path.is_symlink()}
+    assert links == {name: Path("src/looptap") / name for name in ("agent", "client", "visualizers")}
 
 
-@pytest.mark.parametrize("folder", [link.name for link in LINKS])
-def test_the_wheel_holds_exactly_the_files_of_each_folder(wheel, folder):
-    inside = {name for name in wheel.namelist() if name.startswith(f"looptap/{folder}/")}
-    assert inside == shipped(ROOT / folder)
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_wheel_holds_exactly_the_files_of_each_room(wheel, room):
+    inside = {name for name in wheel.namelist() if name.startswith(f"looptap/{room}/")}
+    assert inside == shipped(PACKAGE / room)
 
 
 def test_the_wheel_holds_the_facade_and_its_type_marker(wheel):
-    own = {path.name for path in FACADE.iterdir() if path.is_file() and path.suffix != ".so"}
+    own = {path.name for path in PACKAGE.iterdir() if path.is_file() and path.suffix != ".so"}
     inside = {name.removeprefix("looptap/") for name in wheel.namelist() if name.count("/") == 1}
     assert "py.typed" in own
     assert own <= inside

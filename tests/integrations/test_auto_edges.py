@@ -38,6 +38,39 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
     assert seen(script).values[0]
 
 
+# ---------------------------------------------------------------- names
+
+
+def test_the_variables_of_a_script_come_before_names_of_looptap_and_words_of_queries():
+    asked = "losses['val'], lr, values, e, max", "norm", "norm(loss)", "max(step, 3) + e.lr", "e['norm'] * e.e", "min"
+    found = observed("own_names", *asked, "looptap.losses", "len(losses)")
+    losses, norms = zip(*[map(float, words) for words in found.printed()], strict=True)
+    rows, norm, called, read, product, late, own, count = found.values
+    assert rows == [[10 * step, 0.25, 2, 3.5, 10 * step] for step in range(5)]  # as they are at the next step
+    assert norm == list(norms)
+    assert called == pytest.approx(losses)
+    assert read == [3.25, 3.25, 3.25, 3.25, 4.25, 5.25]
+    assert product == pytest.approx([3.5 * one for one in norms])
+    assert late == [-2, -3, -4]  # at the steps after its first value
+    assert [one for (one,) in own] == pytest.approx(losses)
+    assert count == [2] * 6
+    assert found.lines == plain("own_names")
+
+
+def test_a_word_of_queries_that_is_no_variable_ends_its_query_at_once():
+    (said,) = observed("surgery", "step, any").said
+    assert "query language's own any: call it, any(…). A variable of the job of that name is e['any']." in said
+    assert "in a row" not in said
+
+
+def test_names_that_an_event_cannot_have_say_so_at_once():
+    found = observed("surgery", "data_seconds, loss", "guess", ("data_seconds", "evaluation"))
+    assert "no DataLoader has given a batch for this step: data_seconds is unknown." in found.said[0]
+    assert found.failures[0][0] == 0
+    assert found.failures[1] == (1, found.failures[1][1])
+    assert "no observable 'guess'" in found.said[1]
+
+
 # ---------------------------------------------------------------- passes
 
 
@@ -55,6 +88,13 @@ def test_a_batch_that_is_fetched_before_the_model_is_in_training_mode_is_one_to_
 
 
 # ---------------------------------------------------------------- evaluations
+
+
+def test_an_evaluation_that_continues_with_a_new_iterator_has_one_event():
+    found = observed("kept_validation", ("val_loss", "evaluation"), "loss")
+    assert found.events == {"step": 27, "epoch": 1, "evaluation": 9}
+    assert found.values[0] == pytest.approx([float(words[0]) for words in found.printed("validated")])
+    assert found.lines == plain("kept_validation")
 
 
 def test_a_model_of_an_earlier_training_in_evaluation_mode_hides_no_evaluation_of_the_next():
@@ -147,12 +187,17 @@ def test_an_epoch_ends_with_its_last_update_however_its_batches_are_fetched_and_
     found = seen("epoch_ends")
     rows = [(way, int(size), int(step)) for way, size, step in found.printed("epoch")]
     assert found.values[1] == [step for *_, step in rows]
-    late = {("passed_on_1", 4), ("passed_on_1", 8), ("groups_2_elsewhere", 8), ("pairs", 8)}  # when the next one begins
+    late = {("groups_2_elsewhere", 8), ("pairs", 8), ("two_ahead_2", 8)}  # when the next one begins
     wrong = {(way, size) for (way, size, _), names in zip(rows, found.values[2], strict=True) if names != [way, size]}
     assert wrong <= late
 
 
 # ---------------------------------------------------------------- names
+
+
+def test_a_line_that_calls_backward_for_one_optimizer_after_the_other_has_the_loss_of_each_update():
+    found = observed("epoch_ends", *ASKED["epoch_ends"], LOSS)
+    assert len(found.values[-1]) >= found.events["step"] - 2  # where that begins it is not known yet
 
 
 def test_a_model_of_two_modules_has_the_parameters_of_both_and_its_inputs_are_those_of_the_first_call():

@@ -344,3 +344,25 @@ def test_the_steps_of_a_failed_training_are_in_no_epoch_of_the_next():
     assert found.values[0] == pytest.approx([sum(losses) / len(losses) for losses in groups[:-1]])
     assert found.values[1] == [len(losses) for losses in groups[:-1]] == [4, 3, 6, 6]
     assert found.lines == plain("failed_epochs")
+
+
+def test_a_loop_that_fetches_with_a_function_is_not_over_while_another_one_learns():
+    assert Observed("fetching_function", ["len(events)"]).values == [[8, 5, 8, 5, 10]]
+
+
+def test_the_last_evaluation_of_a_thread_has_its_event():
+    assert Observed("ending_thread", [("step", "evaluation")]).values == [[3, 6]]
+
+
+@pytest.mark.promise("auto")
+@pytest.mark.parametrize("script", ["failed_loops", "failed_threads", "failed_elsewhere", "left_loops"])
+def test_a_failed_training_changes_nothing_of_the_next(script):
+    """Also if its iterators live on, or the next one has a thread, or another place."""
+    found = Observed(script, ["loss", "len(events)"])
+    assert found.values[0] == pytest.approx([float(words[0]) for words in found.printed()])
+    groups = [0]
+    for line in found.lines:
+        groups[-1] += line.startswith("step")
+        groups += [0] * line.startswith("epoch")
+    assert found.values[1] == groups[:-1]
+    assert found.lines == plain(script)

@@ -8,8 +8,8 @@ import venv
 from pathlib import Path
 
 import pytest
-from places import TESTS
-from source_tree import ROOT, START_FILE, copied, wheel_of
+from places import ROOT, TESTS
+from source_tree import START_FILE, copied, wheel_of
 from waiting import soon
 
 import looptap

@@ -54,20 +54,23 @@ class FailingNet(Net):
 class WithTransformers:
     """A trainer of transformers, which may train several times."""
 
-    def __init__(self, folder, model, *, agent=None, **how):
+    def __init__(self, folder, model, *, agent=None, before=(), after=(), **how):
         self.adapter = HuggingFaceCallback(agent=agent)
         arguments = transformers.TrainingArguments(
             output_dir=str(folder), use_cpu=True, per_device_train_batch_size=4, logging_steps=1, report_to=[],
-            disable_tqdm=True, save_strategy="no", gradient_accumulation_steps=PARTS, num_train_epochs=2, **how,
+            disable_tqdm=True, gradient_accumulation_steps=PARTS, num_train_epochs=2, **{"save_strategy": "no", **how},
         )  # fmt: skip
         self.trainer = transformers.Trainer(
-            model=model, args=arguments, train_dataset=Examples(), callbacks=[self.adapter]
-        )
+            model=model, args=arguments, train_dataset=Examples(), eval_dataset=Examples(),
+            callbacks=[*before, self.adapter, *after],
+        )  # fmt: skip
+        self.callbacks = self.trainer.callback_handler.callbacks
 
     def train(self):
         self.trainer.train()
 
     def hooked(self):
+        assert self.trainer.callback_handler.callbacks == self.callbacks
         return [one for one in vars(self.trainer).values() if isinstance(one, NotedMethod)]
 
 
@@ -81,6 +84,9 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index):
         return self.net(*batch)["loss"]
 
+    def validation_step(self, batch, index):
+        self.log("val_loss", batch[0].sum())
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
@@ -88,18 +94,20 @@ class Module(lightning.LightningModule):
 class WithLightning:
     """A callback of Lightning, with a new trainer for each training."""
 
-    def __init__(self, folder, model, *, agent=None):
+    def __init__(self, folder, model, *, agent=None, before=(), after=()):
         self.adapter, self.folder, self.module = LightningCallback(agent=agent), str(folder), Module(model)
+        self.callbacks = [*before, self.adapter, *after]
 
     def train(self):
-        trainer = lightning.Trainer(
+        self.trainer = trainer = lightning.Trainer(
             accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, max_epochs=2,
-            default_root_dir=self.folder, callbacks=[self.adapter], accumulate_grad_batches=PARTS,
-            enable_checkpointing=False,
+            default_root_dir=self.folder, callbacks=[*self.callbacks], accumulate_grad_batches=PARTS,
+            enable_checkpointing=False, num_sanity_val_steps=0,
         )  # fmt: skip
-        trainer.fit(self.module, torch.utils.data.DataLoader(Examples(pairs=True), 4))
+        trainer.fit(self.module, *(torch.utils.data.DataLoader(Examples(pairs=True), 4) for _ in range(2)))
 
     def hooked(self):
+        assert self.trainer.callbacks == self.callbacks
         return []
 
 
@@ -124,6 +132,47 @@ def test_the_losses_of_a_failed_update_are_not_those_of_the_next_training(kind, 
     failed(kind, tmp_path, RuntimeError, agent=agent).train()
     assert [tuple(row) for row in stream.values] == [(n, PARTS, PARTS, 0) for n in (1, 2, *range(1, 7))]
     assert [*epochs.values] == [2, 3, 3]
+
+
+def failing_once(base, name):
+    """Return a callback whose method ``name`` raises at its second call."""
+    calls = []
+
+    def fail(self, *arguments, **keywords):
+        calls.append(name)
+        if len(calls) == 2:
+            raise RuntimeError("on purpose")
+
+    return type("Failing", (base,), {name: fail})()
+
+
+HOOKS = {
+    "transformers": ["on_optimizer_step", "on_step_end", "on_epoch_end", "on_log", "on_evaluate", "on_save"],
+    "lightning": ["on_train_batch_end", "on_train_epoch_end", "on_validation_end"],
+}
+
+
+@pytest.mark.promise("frameworks")
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in HOOKS for name in HOOKS[kind]])
+def test_a_callback_that_raises_before_ours_keeps_no_event_from_the_run(kind, name, tmp_path):
+    how = {"eval_strategy": "epoch", "save_strategy": "epoch"} if kind == "transformers" else {}
+    bases = {"transformers": transformers.TrainerCallback, "lightning": lightning.Callback}
+    found = []
+    for place in ("before", "after"):
+        agent, run = pair("order", groups=("step", "epoch"))
+        events = "step", "step_end", "epoch", "evaluation", "log", "checkpoint"
+        streams = [run.stream("event_number, step", on=event) for event in events]
+        groups = run.stream("len(events)", on="step")
+        made = KINDS[kind](tmp_path, Net(), agent=agent, **{place: [failing_once(bases[kind], name)]}, **how)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            made.train()
+        assert not made.hooked()
+        made.train()
+        assert not made.hooked()
+        found.append([[tuple(row) for row in stream.values] for stream in streams] + [[*groups.values]])
+    assert found[0] == found[1]
+    assert found[0][-1][-2:] == [3, 3]
+    assert len(found[0][0]) == sum(found[0][-1])
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda one: one.__name__)
@@ -159,6 +208,18 @@ def test_no_model_outlives_its_training(kind, error, tmp_path):
     gc.collect()
     assert dead() is None
     assert is_open(agent)
+
+
+def test_a_run_of_lightning_ends_though_another_callback_raises_where_it_would(directory):
+    def fail(self, *arguments):
+        raise RuntimeError("once more")
+
+    failing = type("Failing", (lightning.Callback,), {"on_exception": fail})
+    made = WithLightning(directory, FailingNet(RuntimeError), before=[failing()])
+    with pytest.raises(RuntimeError, match="once more"):
+        made.train()
+    assert made.adapter.run.agent is None
+    assert not made.hooked()
 
 
 def test_a_retry_with_smaller_batches_counts_no_loss_twice(tmp_path):
@@ -264,7 +325,7 @@ groups = run.stream("len(events)", on="step")
 model, errors, callback = keras_model(), [SystemExit, KeyboardInterrupt, RuntimeError], KerasCallback(agent=agent)
 for error in [*reversed(errors), None]:
     try:
-        keras_fit(callback, Fail(), model=model, epochs=1)
+        keras_fit(*[callback, Fail()][::ORDER], model=model, epochs=1)
     except BaseException as found:
         assert type(found) is error, found
     assert callback.run.agent is None
@@ -280,7 +341,7 @@ class Look(keras.callbacks.Callback):
         seen.append(own.run.agent)
 errors.append(RuntimeError)
 try:
-    keras_fit(Look(), own, Fail(), model=model, epochs=1)
+    keras_fit(*[Look(), own, Fail()][::ORDER], model=model, epochs=1)
 except RuntimeError:
     pass
 assert not is_open(seen[0]) and own.run.agent is None
@@ -291,9 +352,9 @@ assert dead() is None
 """
 
 
-def test_keras_leaves_nothing_of_a_failed_training(place):
+@pytest.mark.parametrize("order", [1, -1], ids=["ours first", "ours last"])
+def test_keras_leaves_nothing_of_a_failed_training(order, place):
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
-    done = warm.run(
-        [sys.executable, "-c", KERAS], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}
-    )
+    command = [sys.executable, "-c", KERAS.replace("ORDER", str(order))]
+    done = warm.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr

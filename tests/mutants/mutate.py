@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "looptap"
 ALLOWED = Path(__file__).with_name("allowed.txt")
 TESTS = {
     "agent/control/rank_consensus.py": "test_rank_consensus.py test_cancelling.py",
@@ -54,7 +55,7 @@ TESTS = {
     "store/reader.py": "test_prepared_files.py test_store_reader.py",
     "store/layout/schema.py": "test_prepared_files.py test_store_reader.py",
     "store/layout/written_file.py": "test_gone_files.py",
-    "store/writer.py": "test_store_writer.py",
+    "store/writer.py": "test_store_writer.py test_gone_files.py",
     "streams/stream/buffer.py": "test_stream.py test_store_reader.py test_window_assembler.py",
     "streams/aggregations/distributions.py": "test_reducers.py test_merging.py",
     "streams/stream/feed.py": "test_stream.py test_queries.py",
@@ -275,7 +276,7 @@ class Tree:
 
     def notices(self, fault: Fault, tests: list[str], seconds: float) -> bool:
         """Return True if a test fails with the fault in place."""
-        path = self.place / fault.module
+        path = self.place / PACKAGE.relative_to(ROOT) / fault.module
         before = path.read_text()
         path.write_text(fault.text)
         try:
@@ -303,7 +304,7 @@ def named(test: str) -> list[str]:
 def tried(module: str, most: int) -> list[Fault]:
     """Return the faults of a module to try: all, or the same ``most`` each time."""
     known = allowed()
-    found = [fault for fault in faults(module, (ROOT / module).read_text()) if fault.name not in known]
+    found = [fault for fault in faults(module, (PACKAGE / module).read_text()) if fault.name not in known]
     if len(found) > most:
         found = sorted(random.Random(module).sample(found, most), key=lambda fault: fault.line)
     return found

@@ -99,6 +99,14 @@ def test_four_megabytes_of_empty_lists_are_refused_before_any_is_made():
     assert most < 20_000_000
 
 
+def test_a_small_value_is_not_refused_for_what_it_might_take():
+    dates = [datetime.date(2026, 1, 1)] * 60_000
+    raw = pack(dates)
+    assert len(raw) < footprint.SMALL_BYTES
+    assert footprint.cost_of(raw, 1 << 60, frozenset(unpacking.CONTAINERS), frozenset()) > 1.1 * footprint.FREE_BYTES
+    assert unpack(raw) == dates
+
+
 @pytest.mark.parametrize("depth", [1, 5, 40])
 def test_lists_inside_of_tuples_are_counted_too(depth, bounded):
     raw = items(60_000, b"\x90")

@@ -7,9 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from places import ROOT
-
-ROOMS = ("agent", "cli", "client", "integrations", "protocol", "store", "streams", "training", "visualizers")
+from places import PACKAGE, ROOMS
 
 TOGETHER = """
 import sys, threading
@@ -81,9 +79,9 @@ def types_named(source: str) -> list[tuple[int, str]]:
 
 def test_every_type_is_built_first():
     named = {
-        (path.relative_to(ROOT), line): kind
+        (path.relative_to(PACKAGE), line): kind
         for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
+        for path in (PACKAGE / room).rglob("*.py")
         for line, kind in types_named(path.read_text())
         if path.name != "built_types.py"
     }

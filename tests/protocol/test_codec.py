@@ -27,6 +27,7 @@ from looptap.protocol.codec import decode_from_agent, decode_from_client, encode
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import COLUMNS, PACKED, ROWS, SCALARS
 from looptap.protocol.values import floats
+from looptap.protocol.values.extensions import MAX_INTEGER_BITS
 from looptap.protocol.values.packing import pack, pack_values
 from looptap.protocol.values.unpacking import unpack, unpack_values
 from looptap.streams.errors import SnapshotError
@@ -134,6 +135,14 @@ def test_a_subclass_arrives_as_its_base_type(value, plain):
     assert same(unpack(pack([value])), [plain])
 
 
+def test_an_integer_arrives_up_to_its_most_bits():
+    for sign in (1, -1):
+        largest = sign * ((1 << MAX_INTEGER_BITS) - 1)
+        assert unpack(pack(largest)) == largest
+        with pytest.raises(SnapshotError):
+            pack(largest + sign)
+
+
 def test_a_picture_arrives_with_its_size():
     assert unpack(pack((1, Image(b"\x89PNG", 640, 480)))) == (1, Image(b"\x89PNG", 640, 480))
 
@@ -153,6 +162,7 @@ ARRAYS = [np.arange(6).astype(dtype).reshape(2, 3) for dtype in NUMPY_DTYPES.spl
     np.arange(20.0)[::3],
     np.array(["one", "three"]),
     np.array(["", ""]),
+    np.ndarray((2, 3), "U0"),
     np.array([b"x", b"yz"]),
     np.array([math.nan, math.inf, -0.0]),
     np.arange(4, dtype=np.longdouble),
@@ -216,6 +226,12 @@ def test_without_torch_a_tensor_arrives_as_an_array_of_the_same_numbers(tmp_path
             known = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}.get(tensor.dtype)
             wide = tensor.to(torch.float32 if "float8" in str(tensor.dtype) else known or tensor.dtype)
             np.testing.assert_array_equal(array, wide.numpy())
+
+
+def test_where_torch_cannot_be_imported_a_tensor_arrives_as_an_array(monkeypatch):
+    sent = pack([torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16), torch.arange(3)])
+    monkeypatch.setattr("looptap.protocol.values.tensors._torch", lambda: None)
+    assert same(unpack(sent), [np.array([[1.5, -2.0]], np.float32), np.arange(3)])
 
 
 def test_the_widened_formats_are_those_that_the_codec_lists():
@@ -310,11 +326,12 @@ def test_mutated_messages_raise_nothing_but_the_error_of_messages():
         b"\xc7\x00\x06",
         b"\xc7\x00\x63",
         b"\xc7\x0d\x06\x03\x01<f8" + (2**60).to_bytes(8, "little"),
-        b"\xc7\x05\x06\x03\x00|O8" + b"\0" * 8,
+        b"\xc7\x0d\x06\x03\x00|O8" + b"\0" * 8,
         b"\xc7\x1a\x06\x03\x02<U0" + (2**62).to_bytes(8, "little") * 2 + b"\0" * 5,
         b"\xc7\x15\x06\x03\x02<f8" + (2**63).to_bytes(8, "little") + bytes(8),
         b"\xd4\x02\xc0",
         b"\xc7\x02\x02\x91\x90",
+        b"\xc7\x03\x01\xa2ab",
     ],
 )
 def test_absurd_sizes_and_shapes_are_refused_before_memory_is_taken(data):
@@ -324,6 +341,20 @@ def test_absurd_sizes_and_shapes_are_refused_before_memory_is_taken(data):
     with pytest.raises(MessageError):
         decode_from_client(data)
     assert time.thread_time() - began < 1.0
+
+
+@pytest.mark.parametrize("name", ["|O", "|O8", "O", "|V8", "<i4,O", "<f4,<f4", "2<f4", ">f8", "f8"])
+def test_an_array_of_a_dtype_that_is_never_sent_is_refused_by_its_name(name):
+    """Of a dtype that holds objects, the bytes would be taken for their addresses."""
+    data = bytes((len(name), 0)) + name.encode() + bytes(8)
+    with pytest.raises(MessageError, match="the dtype '"):
+        unpack(b"\xc7" + bytes((len(data), 6)) + data)
+
+
+@pytest.mark.parametrize("form", [-1, 4, 255])
+def test_values_of_an_unknown_form_are_refused(form):
+    with pytest.raises(MessageError, match=f"the unknown form {form}: the sender may be newer"):
+        unpack_values(form, pack([1]))
 
 
 def test_deeply_nested_extensions_are_refused_whatever_the_recursion_limit():

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 
 import pytest
-from places import ROOT
+from places import PACKAGE, ROOT
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
 SANITIZERS = ("asan", "ubsan")
@@ -23,7 +23,7 @@ def test_no_input_makes_the_tap_touch_memory_that_is_not_its_own(tmp_path, capsy
     if compiler is None:
         pytest.skip("there is no gcc here, so the tap was NOT fuzzed")
     module = tmp_path / "_tap.so"
-    source = ROOT / "agent" / "loop" / "tap" / "module.c"
+    source = PACKAGE / "agent" / "loop" / "tap" / "module.c"
     watched = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     flags = ["-std=c11", "-g", "-O1", *watched, "-shared", "-fPIC"]
     include = f"-I{sysconfig.get_path('include')}"

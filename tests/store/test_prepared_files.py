@@ -91,6 +91,7 @@ def read(path):
         ),
         (["ALTER TABLE run RENAME COLUMN value TO worth"], "its table run lacks the column value"),
         (["DROP TABLE commands"], "no such table: commands"),
+        (["DROP TABLE pages"], "no such table: pages"),
     ],
 )
 def test_only_plain_tables_of_a_stored_run_are_read(changed, statements, says):
@@ -478,6 +479,23 @@ def test_an_event_that_no_job_wrote_is_read_or_refused_in_a_sentence(events, tmp
     event_file(tmp_path, *events)
     with contextlib.suppress(StoreError), looptap.open(tmp_path) as run:
         assert [len(stream.values) for stream in run.streams] == [1]
+
+
+def test_the_curves_of_a_folder_may_have_names_of_many_bytes(tmp_path):
+    folder = tmp_path.joinpath(*["deep" * 60] * 14)
+    folder.mkdir(parents=True)
+    event_file(folder, *(event(b"\x01", tag=b"%d" % n) for n in range(5000)))
+    with looptap.open(tmp_path) as run:
+        assert sum(len(stream.name) for stream in run.streams) > 16_000_000
+
+
+def test_an_event_file_of_many_points_is_read_to_its_end(tmp_path):
+    """They are in a table of looptap's own, so no bound of SQLite's steps applies."""
+    points = [tensorboard_events.ScalarPoint("loss", step, 1e9, step / 2) for step in range(10_000)]
+    with (tmp_path / "events.out.tfevents.1").open("wb") as file:
+        tensorboard_events.write(file, 1e9, points)
+    with looptap.open(tmp_path) as run:
+        assert run.stream("loss").values == [point.value for point in points]
 
 
 def test_a_record_that_claims_a_gigabyte_takes_no_memory(tmp_path):

@@ -216,6 +216,32 @@ def test_of_a_damaged_event_file_is_read_what_tensorboard_shows(events, tmp_path
             assert ("damaged after" in run.reason) is (name != "time")
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 1e300, -1e300, -5.0, 0.0, 1.7e12])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_time_that_no_clock_shows_is_left_out_and_the_value_kept(odd, place, tmp_path):
+    times = [1.7e9, 1.7e9 + 1, 1.7e9 + 2]
+    times[place] = odd
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"".join(of_time(wall, step) for step, wall in enumerate(times)))
+    instead = times[max(0, place - 1)] if place else times[1]
+    expected = [wall if wall != odd and not math.isnan(wall) else instead for wall in times]
+    with looptap.open(tmp_path) as run:
+        records = run.stream("loss").records
+        assert [(record.event, record.value, record.wall, record.time) for record in records] == [
+            (step, 1.0, wall, wall) for step, wall in enumerate(expected)
+        ]
+        assert (run.started, run.ended, run.state) == (expected[0], expected[2], "ended")
+        assert run.reason.endswith(f"; times that no clock shows were left out (1 in all, the first {odd:g})")
+        assert looptap.compare([run])[0].duration == expected[2] - expected[0]
+
+
+def test_a_folder_without_any_time_has_neither_start_nor_duration(tmp_path):
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"".join(of_time(math.inf, step) for step in range(3)))
+    with looptap.open(tmp_path) as run:
+        assert (len(run.stream("loss").values), run.started, run.state) == (3, None, "ended")
+        assert "(3 in all, the first inf)" in run.reason
+        assert looptap.compare([run])[0].duration is None
+
+
 def test_one_damaged_file_takes_no_other_along_and_a_resumed_run_has_a_note(events, tmp_path):
     data, points = events
     (tmp_path / "events.out.tfevents.1").write_bytes(data)

@@ -22,6 +22,7 @@ from waiting import soon
 
 import looptap
 from looptap.store.layout import schema
+from looptap.store.layout.database import connect
 from looptap.store.paged_buffer import ITEMS_PER_PAGE
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
@@ -117,15 +118,22 @@ def test_a_gap_cuts_the_window_of_a_query(tmp_path):
         assert (record.value, record.partial) == (24, True)
 
 
+def is_open(path):
+    """Return True if this process has the file open, as `/proc` says."""
+    return any(Path(f"/proc/self/fd/{number}").resolve() == path for number in os.listdir("/proc/self/fd"))
+
+
 def test_a_run_says_what_it_was_and_a_closed_one_that_it_is_closed(file):
     run = looptap.open(file)
     assert (run.id, run.name, run.state, run.reason) == ("digits-1", "digits", "ended", "the run ended")
     assert run.started <= run.ended <= time.time()
     assert "1 stream;" in repr(run)
     loss = run.stream("loss")
+    assert is_open(file)
     run.close()
     run.close()
     assert "closed" in repr(loss) or loss.state == "ended"
+    assert not is_open(file)
     with pytest.raises(looptap.StoreError, match="is closed"):
         _ = loss.values
 
@@ -146,6 +154,18 @@ def test_a_file_of_every_version_opens_for_ever(version, tmp_path):
         assert (odd.window, odd.unit, odd.errors[0].error) == ("100 events", "s", "ZeroDivisionError")
         assert odd.records[-1].partial
         assert [command.what for command in run.commands] == ["echo.factor"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("DROP TABLE items", "is damaged: no such table: items"),
+        ("ALTER TABLE commands RENAME COLUMN outcome TO became", "its table commands lacks the column outcome"),
+    ],
+)
+def test_a_file_of_the_first_version_may_lack_only_what_came_later(change, says, tmp_path):
+    with pytest.raises(looptap.StoreError, match=says):
+        looptap.open(changed(STORES / "version-1.looptap", tmp_path, change))
 
 
 # ---------------------------------------------------------------- while it is written
@@ -338,17 +358,30 @@ def test_a_file_is_read_only_to_its_readers(run):
         run._select("DELETE FROM items")
 
 
+def test_a_file_in_the_place_of_the_one_that_was_opened_is_noticed(file, tmp_path):
+    path, other = Path(shutil.copy(file, tmp_path / "a")), Path(shutil.copy(file, tmp_path / "b"))
+    with contextlib.closing(connect(path)) as database:
+        assert not database.is_replaced()
+        other.replace(path)
+        assert database.is_replaced()
+        path.unlink()
+        assert not database.is_replaced()  # what is open is all that there is
+
+
 @pytest.mark.usefixtures("processes")
-def test_a_file_on_read_only_media_is_read(file, tmp_path):
+@pytest.mark.promise("read-only")
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+def test_a_file_on_read_only_media_is_read(journal, file, tmp_path):
+    """A killed run leaves it in WAL mode, which needs a log that SQLite may write."""
+    path = changed(file, tmp_path, f"PRAGMA journal_mode = {journal}")
     folder = tmp_path / "medium"
     folder.mkdir()
-    shutil.copy(file, folder)
     if subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], capture_output=True).returncode:
         pytest.skip("only root can mount a disk")
     try:
-        shutil.copy(file, folder)
+        shutil.copy(path, folder)
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-        with looptap.open(folder / file.name) as run:
+        with looptap.open(folder / path.name) as run:
             assert run.stream("loss").values == ROWS
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -311,8 +311,23 @@ def test_pending_items_count_with_their_stated_bytes(made, slow):
     before = kept.stats().waiting_bytes
     assert kept.append(stream, batch(2, [1.0], nbytes=5000))
     assert kept.stats().waiting_bytes == before + 5000 + 64
+    assert kept.stats().waiting_peak == before + 5000 + 64
     assert not kept.append(stream, batch(3, [1.0], nbytes=50_000))
     slow.go.set()
+
+
+def test_values_gather_for_a_while_or_until_they_are_many(made, slow, monkeypatch):
+    monkeypatch.setattr(writer, "FLUSH_INTERVAL_SECONDS", 3600.0)
+    slow.go.set()
+    kept, many = made(), writer.FLUSH_EVERY_ITEMS
+    stream = kept.stream("s")
+    kept.append(stream, batch(1, [0.0] * many))
+    soon(lambda: kept.stats().kept == many, detail="many values were not committed")
+    slow.waits.clear()
+    kept.append(stream, batch(many + 1, [0.0]))
+    assert not slow.waits.wait(0.1)
+    kept.append(stream, batch(many + 2, [0.0] * many))
+    assert slow.waits.wait(300)
 
 
 def test_close_leaves_a_stuck_disk_behind_in_time(made, slow):

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from looptap.testing import pair
 
@@ -76,7 +77,7 @@ class OfDLPack:
     """An array that only DLPack reads."""
 
     def __init__(self, values):
-        self.values = np.asarray(values)
+        self.values = values
 
     def __dlpack__(self, **how):
         return self.values.__dlpack__(**how)
@@ -102,7 +103,8 @@ class Index:
 VALUES = {
     "array": (OfArray([[1.0, 2.0]]), [[1.0, 2.0]]),
     "scalar": (OfArray(1.5), 1.5),
-    "exchanged": (OfDLPack([1, 2]), [1, 2]),
+    "exchanged": (OfDLPack(np.array([1, 2])), [1, 2]),
+    "tensor": (OfDLPack(torch.tensor([1.5, 2.0])), [1.5, 2.0]),
     "number": (OfFloat(), 2.5),
     "index": (Index(), 7),
     "nested": ({"w": OfArray([3.0, 4.0]), "n": OfFloat()}, {"w": [3.0, 4.0], "n": 2.5}),

@@ -9,6 +9,7 @@ import operator
 import pickle
 import random
 import statistics
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -269,7 +270,8 @@ def test_a_quantile_is_exact_up_to_4096_numbers_and_says_so():
 def test_a_nan_makes_the_median_nan_however_many_numbers_there_are():
     for n in (3, 9000):
         assert math.isnan(reduced("median", [math.nan] + [1.0] * n))
-    assert math.isnan(median([2.0, math.nan]))
+    for numbers in itertools.permutations([1.0, 2.0, math.nan]):
+        assert math.isnan(median(numbers))
 
 
 @settings(max_examples=examples(100), deadline=None, database=None)
@@ -308,6 +310,38 @@ def test_a_histogram_of_a_million_numbers_is_within_one_percent():
     assert found.tolist() == edges.tolist()
     assert np.abs(counts - exact).sum() / xs.size <= 2 * reducer.error() < 0.01
     assert reducer.nbytes() < 200_000
+
+
+def test_a_histogram_is_exact_up_to_65536_numbers_and_says_so():
+    xs = np.random.default_rng(2).standard_normal(65_537)
+    reducer = distributions.Histogram(20)
+    reducer.add(xs[:-1])
+    assert reducer.result()[0].tolist() == np.histogram(xs[:-1], 20)[0].tolist()
+    assert reducer.error() == 0.0
+    reducer.add(xs[-1:])
+    assert reducer.error() > 0
+
+
+def test_a_few_numbers_are_not_lost_when_a_grid_is_merged_into_them():
+    few, many = distributions.Histogram(4), distributions.Histogram(4)
+    few.add(np.full(100, 0.5))
+    many.add(np.linspace(0, 1, 70_000))
+    few.merge(many)
+    assert few.result()[0].sum() == 70_100
+
+
+def test_a_histogram_counts_the_bytes_of_its_numbers():
+    reducer = distributions.Histogram(10)
+    empty = reducer.nbytes()
+    assert empty == 8 * 10
+    for number in range(100):
+        reducer.add(number / 3)
+    few = 100 * (sys.getsizeof(0.5) + 8)  # each with its place in a list
+    assert reducer.nbytes() == empty + few
+    reducer.add(np.arange(5000.0))
+    assert reducer.nbytes() == empty + few + 8 * 5000
+    reducer.add(np.arange(70_000.0))
+    assert empty + few + 8 * 4096 < reducer.nbytes() < 8 * 70_000  # of a grid
 
 
 def test_a_histogram_flattens_arrays_and_tensors():

@@ -1,7 +1,8 @@
 """Run a script with looptap's hooks and an agent in memory; print its streams.
 
-`python observed.py SCRIPT QUERIES`: QUERIES is JSON, a list of [query, type of events]. The last line of the output is
-JSON: the values of each query, its errors, and the counts of events.
+`python observed.py SCRIPT QUERIES [AFTER]`: QUERIES is JSON, a list of [query, type of events]. They are asked after so
+many steps of optimizers. The last line of the output is JSON: the values of each query with the numbers of their
+events, its errors, and the counts of events.
 """
 
 import json
@@ -17,10 +18,32 @@ from looptap.integrations.auto.hooks.torch_hooks import place_hooks
 from looptap.testing import pair, parts_of
 
 
-def main(script, queries):
+class LateQuestions(RunEvents):
+    """Asks after so many steps of optimizers, in the training thread."""
+
+    def __init__(self, agent, ask, after):
+        super().__init__(lambda: agent)
+        self._ask, self._left = ask, after
+        self._count()
+
+    def after_step(self, optimizer):
+        super().after_step(optimizer)
+        self._count()
+
+    def _count(self):
+        if not self._left:
+            self._ask()
+        self._left -= 1
+
+
+def main(script, queries, after):
     agent, run = pair("observed", groups=("step", "epoch"))
-    streams = [run.stream(query, on=on, budget=float("inf")) for query, on in queries]
-    events = RunEvents(lambda: agent)
+    streams = []
+
+    def ask():
+        streams.extend([run.stream(query, on=on, budget=float("inf")) for query, on in queries])
+
+    events = LateQuestions(agent, ask, after)
     place_hooks(events)
     watch_frameworks(events)
     sys.argv = [script]
@@ -31,6 +54,7 @@ def main(script, queries):
     found = [
         {
             "values": [plain(value) for value in stream.values],
+            "events": [record.event for record in stream.records],
             "errors": stream.error_count,
             "reason": stream.reason,
             "notes": stream.notes,
@@ -50,4 +74,4 @@ def plain(value):
     return value if isinstance(value, int | float | str) else str(value)
 
 
-main(sys.argv[1], json.loads(sys.argv[2]))
+main(sys.argv[1], json.loads(sys.argv[2]), int(*sys.argv[3:]))

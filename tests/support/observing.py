@@ -26,12 +26,13 @@ def plain(script):
 class Observed:
     """A script under looptap: what it printed, and the values of each query."""
 
-    def __init__(self, script, queries):
+    def __init__(self, script, queries, after=0):
         asked = json.dumps([query if isinstance(query, tuple) else (query, "step") for query in queries])
-        done = ran(TESTS / "support" / "observed.py", SCRIPTS / f"{script}.py", asked)
+        done = ran(TESTS / "support" / "observed.py", SCRIPTS / f"{script}.py", asked, after)
         *self.lines, last = done.stdout.splitlines()
         found = json.loads(last)
         self.values = [stream["values"] for stream in found["streams"]]
+        self.numbers = [stream["events"] for stream in found["streams"]]
         self.failures = [(stream["errors"], stream["reason"]) for stream in found["streams"]]
         self.said = [" ".join([one["said"], one["reason"], *one["notes"]]) for one in found["streams"]]
         self.events, self.stderr = found["events"], done.stderr
@@ -42,6 +43,9 @@ class Observed:
 
 
 @cache
-def observed(script, *queries):
-    """Run a script with queries at its steps, or at other events: (query, event)."""
-    return Observed(script, queries)
+def observed(script, *queries, after=0):
+    """Run a script with queries at its steps, or at other events: (query, event).
+
+    They are asked ``after`` so many steps of optimizers.
+    """
+    return Observed(script, queries, after)

@@ -8,23 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-FACADE = ROOT / "src" / "looptap"
-LINKS = sorted(path for path in FACADE.iterdir() if path.is_symlink())
+from places import ROOT
+
 START_FILE = "looptap_auto.pth"
 """What Python runs as it starts, in an environment with looptap."""
 
 
 def copied(tree: Path) -> Path:
-    """Copy what a checkout has into ``tree``, without builds, and with one test."""
+    """Copy what a checkout has into ``tree``: no builds, no links, and one test."""
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     (tree / "tests" / "house").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "house" / "test_packaging.py", tree / "tests" / "house")
     clean = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
-    shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=clean)
-    for link in LINKS:
-        shutil.copytree(link.resolve(), tree / link.name, ignore=clean)
+    shutil.copytree(ROOT / "src", tree / "src", ignore=clean)
     return tree
 
 

@@ -45,12 +45,10 @@ for line in sys.stdin:
     file = read(path)
     process = file.process
 
-    def still_there(path=path, process=process):
-        return path.exists() and process.alive()
+    def ended(path=path, process=process):
+        return "" if path.exists() and process.alive() else "It has ended."
 
-    link = ZmqTransport(
-        file.endpoints, file.server_public.encode(), file.client, limits=limits, still_there=still_there
-    )
+    link = ZmqTransport(file.endpoints, file.server_public.encode(), file.client, limits=limits, ended=ended)
     with Run(link, run=file.run, timeout=300) as run:
         own = {name: asked for name, asked in QUERIES.items() if name not in ("declared", "logged")}
         streams = {

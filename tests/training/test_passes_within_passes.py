@@ -130,6 +130,81 @@ def test_a_look_at_a_batch_with_an_iterator_that_is_kept_is_no_part_of_a_checkpo
             assert [index.tolist() for index, _ in again] == [index.tolist() for index, _ in rest]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_checkpoint_after_a_pass_that_failed_is_of_the_next_one_while_a_traceback_keeps_that(mode):
+    echo, kept = Echo(DataLoader(Tens(), 8), 2, mode, augment_batch=None if mode == AFTER else shifted), []
+
+    def train(fails_at=None):
+        batches = iter(echo)
+        for number, _ in enumerate(batches):
+            if number == fails_at:
+                raise RuntimeError
+
+    try:
+        train(fails_at=5)
+    except RuntimeError as error:
+        kept.append(error)
+    train()
+    assert (echo.epoch, echo.state_dict()["inside"]) == (2, False)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("keeps", [False, True], ids=["", "kept"])
+@pytest.mark.parametrize("ahead", [0, 1, 2, 4, 5, 9])
+def test_a_selection_continues_the_epoch_of_a_pass_that_failed(ahead, keeps):
+    """Also while a traceback keeps it, and if the worker had read the whole epoch."""
+    selection, kept = Selection(48, 8, "uniform", switch="on", epochs=9), []
+    workers = {"num_workers": 1, "prefetch_factor": ahead} if ahead else {}
+    loader = DataLoader(WithIndex(Tens()), batch_sampler=selection, **workers)
+
+    def train(fails_at=None):
+        batches, seen = iter(loader), []
+        for number, (indices, (x, _)) in enumerate(batches):
+            if number == fails_at:
+                raise RuntimeError
+            selection.observe(indices, losses=x[:, 0])
+            seen += indices.tolist()
+        return seen
+
+    try:
+        train(fails_at=1)
+    except RuntimeError as error:
+        kept += [error] * keeps
+    assert len(train()) == 40
+    assert selection.epoch == 1
+    assert sorted(train()) == [*range(48)]
+    assert (selection.epoch, selection.state_dict()["inside"]) == (2, False)
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_selection_ends_an_epoch_of_which_each_third_step_is_observed():
+    selection = Selection(56, 8, "uniform", switch="on", epochs=9)
+    loader = DataLoader(WithIndex([torch.zeros(2)] * 56), batch_sampler=selection, num_workers=2)
+    for epoch in range(3):
+        seen = []
+        for number, (indices, x) in enumerate(loader):
+            seen += indices.tolist()
+            if number % 3 == 2:
+                selection.observe(indices, losses=x[:, 0])
+        assert sorted(seen) == [*range(56)]
+        assert len(loader) == 7
+        assert selection.epoch == epoch
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_pass_within_one_that_workers_have_read_to_its_end_is_whole():
+    selection = Selection(48, 8, "uniform", switch="on", epochs=9)
+    loader = DataLoader(WithIndex(Tens()), batch_sampler=selection, num_workers=1, prefetch_factor=9)
+    outer = []
+    for indices, (x, _) in loader:
+        outer += indices.tolist()
+        selection.observe(indices, losses=x[:, 0])
+        if len(outer) == 16:
+            assert sorted(index for inner, _ in loader for index in inner.tolist()) == [*range(48)]
+    assert sorted(outer) == [*range(48)]
+    assert selection.epoch == 2
+
+
 def check(system, depth, step, within, workers=0):
     whole = Training(system, (depth, step), within, workers=workers)
     for saved in whole.epoch():

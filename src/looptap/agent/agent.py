@@ -312,7 +312,7 @@ def emit_found(agent: Agent, event: str, observables: Callable[[], dict[str, Any
     Any thread. Never raises, except ``on_stop``, and what ``observables`` raises.
     """
     source = agent._types.get(event) or agent._life.sources.open(event)
-    if not source.has_work or (source.capturing is not None and source.capturing()):
+    if source.capturing is not None and source.capturing():
         source.number += 1
         return
     found = observables()
@@ -324,6 +324,23 @@ def emit_found(agent: Agent, event: str, observables: Callable[[], dict[str, Any
         agent._life.log_error(error)
     finally:
         found.clear()  # what finds the names holds the frames of the loop
+
+
+def is_idle(agent: Agent, event: str) -> bool:
+    """Return True if nothing is asked of ``event``, which has been raised before."""
+    source = agent._types.get(event)
+    return source is not None and not source.has_work
+
+
+def only_counts(agent: Agent, event: str, always: bool = False) -> bool:
+    """Count an event of which nothing is asked, or ``always``; else return False.
+
+    Any thread.
+    """
+    counts = always or is_idle(agent, event)
+    if counts:
+        agent._life.sources.open(event).number += 1
+    return counts
 
 
 def is_asked(agent: Agent, event: str) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
-from looptap.cli.output import DONE, version_line
+from looptap.cli.output import DONE, drop_output, version_line
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {"run": "runs"},
@@ -38,6 +38,16 @@ COMMANDS = {name: folder for group in GROUPS.values() for name, folder in group.
 class GroupedCommands(TyperGroup):
     """The commands of the help in their groups."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the options; the help is among them."""
+        with _until_the_reader_leaves():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with _until_the_reader_leaves():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, in the order of the help."""
         return [name for name in COMMANDS if name in self.commands]
@@ -59,15 +69,16 @@ class CommandWithUsage(TyperCommand):
         pieces = [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
         return [piece.replace("......", "...") for piece in pieces]  # a metavar that has them gets three more
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; end well if the reader of a pipe leaves."""
-        try:
-            code = super().invoke(ctx)
-            sys.stdout.flush()
-            return code
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would fail again
-            return DONE
+
+@contextmanager
+def _until_the_reader_leaves() -> Iterator[None]:
+    """End the command well if the reader of a pipe leaves."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output()
+        raise typer.Exit(DONE) from None
 
 
 def command_line(words: Sequence[str] = ()) -> typer.Typer:

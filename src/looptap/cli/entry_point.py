@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain, version_line
+from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain, drop_output, version_line
 from looptap.streams.native.surroundings import fill_standard_descriptors
 
 
@@ -42,7 +42,10 @@ def _open_closed_streams() -> None:
 def run(arguments: list[str]) -> int:
     """Run ``looptap`` with ``arguments``; return its exit code."""
     if arguments == ["--version"]:  # without typer, which takes ten times as long
-        print(version_line())
+        try:
+            print(version_line(), flush=True)
+        except BrokenPipeError:
+            drop_output()
         return DONE
     # Not at the top: importing looptap.cli must not load what only a command needs.
     import typer

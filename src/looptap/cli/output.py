@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,11 @@ def version_line() -> str:
     from looptap.streams.native.installed import installed_version
 
     return f"looptap {installed_version()}, {which_tap()}"
+
+
+def drop_output() -> None:
+    """Print nothing from here on: the reader of the pipe has left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would fail again
 
 
 def complain(text: str) -> int:
@@ -42,6 +48,6 @@ def console() -> Console:
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # instead of an exit with 1: see CommandWithUsage.invoke
+            raise BrokenPipeError  # instead of an exit with 1: see GroupedCommands
 
     return PipeConsole(highlight=False, soft_wrap=True)

@@ -95,7 +95,7 @@ def _live(listed: RunListing) -> ShelfEntry:
     ended = listed.alive is False
     return ShelfEntry(
         listed.id, listed.name, LIVE_RUN, "ended" if ended else "live", listed.attach, listed.host, listed.started,
-        listed.ranks, f"The run {listed.id} has ended: its process {listed.pid} is gone." if ended else "",
+        listed.ranks, f"The run {listed.id} has ended: {listed.end}." if ended else "",
     )  # fmt: skip
 
 

@@ -108,12 +108,17 @@ def streams_of(
 ) -> list[Stream]:
     """Return the streams of ``queries``, or else those declared or kept by the run.
 
+    Without ``history``, the stream of a number begins with its next value; a declared stream has its history always.
     Raises QueryError if there is none, and for ``how`` of a stored run, whose streams can only be named.
     """
     if not isinstance(run, Run):
         return _stored_streams(run, queries, how)
     if queries:
-        return [run.stream(query, **how, history=history and from_start(run, query, how)) for query in queries]
+        names = {one.name for one in run.streams}
+        return [
+            run.stream(query, **how, history=(history or query in names) and from_start(run, query, how))
+            for query in queries
+        ]
     from looptap.store.queue import COMMANDS
 
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]

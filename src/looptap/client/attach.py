@@ -38,6 +38,7 @@ from looptap.protocol.file_names import as_text
 from looptap.protocol.files.connection import Found, Known, listing, read, runtime_dir
 from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.messages import RunInfo
+from looptap.protocol.process.identity import GONE
 from looptap.store.layout.run_path import SUFFIX
 from looptap.streams.errors import QueryError
 
@@ -282,16 +283,18 @@ def _link(listed: RunListing, follow: bool) -> ZmqTransport:
     if route is not None:
         return ZmqTransport([route.name], server, file.client, route=route)
 
-    def still_there() -> bool | None:
-        try:  # an agent that ends removes its file; a directory that vanished with it says nothing
-            there = (path.exists() or not path.parent.exists()) and file.process.alive()
-            if there is None and follow and _next(path.parent, file.run) is not None:
-                return False  # it cannot be known, there is no answer, and another run has taken its place
-            return there
+    def how_ended() -> str:
+        end = file.process.end()
+        try:
+            if not end and not path.exists() and path.parent.exists():
+                return "The run has ended."  # an agent removes its file; a directory that vanished with it says nothing
+            if end is None and follow and _next(path.parent, file.run) is not None:
+                end = GONE  # it cannot be known, there is no answer, and another run has taken its place
         except OSError:  # a shared directory that is away for a while
-            return None
+            pass
+        return f"The run's process {end}." if end else ""
 
-    return ZmqTransport(file.endpoints, server, file.client, still_there=still_there)
+    return ZmqTransport(file.endpoints, server, file.client, ended=how_ended)
 
 
 def _successor(listed: RunListing, run: RunInfo) -> tuple[ZmqTransport, RunInfo] | None:

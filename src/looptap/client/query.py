@@ -14,7 +14,7 @@ import msgspec
 from looptap.client.ranks.ranks import ALL, DEFAULT_LATE_TIMEOUT_SECONDS, RankHandle
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.streams.kept_history import NO_HISTORY, check_history
-from looptap.client.transport.timeouts import REPLY_SECONDS
+from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
@@ -47,6 +47,7 @@ def stream(
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     latency: str = "normal",
     name: str = "",
+    count: int | None = None,
     timeout: float = REPLY_SECONDS,
     ranks: str | int | Iterable[int] | None = None,
     combine: str | Callable[..., Any] | None = None,
@@ -81,6 +82,7 @@ def stream(
         buffer_bytes: The maximum size of the values that are kept here, in bytes.
         latency: "normal" sends values within about 30 ms if something waits for them, "low" within about 1 ms.
         name: The name in charts, tables and messages; by default the query.
+        count: The number of values after which the stream ends; the query is then taken out of the job.
         timeout: Seconds to wait for the answer of the job.
         ranks: Other ranks of the job than this run's: "all", a number or a list (docs/ranks.md). The stream has the
             values of each, in the order of the events; it is a `looptap.client.ranks.rank_stream.RankStream`.
@@ -101,6 +103,8 @@ def stream(
         raise QueryError(f"latency={latency!r} must be 'normal' or 'low'.")
     if not isinstance(unsafe, bool):
         raise QueryError(f"unsafe={unsafe!r:.80} must be True or False.")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise QueryError(f"count={count!r} must be a whole number of values, 1 or more.")
     plain = (on, of, window, when, budget, every, throttle, unsafe) == (None, None, None, None, None, 1, 0.0, False)
     attach = m.Attach(
         run.session.requests.number(),
@@ -117,9 +121,11 @@ def stream(
         latency=latency,
         name=name,
         budget=budget,
+        above=_newest(run, query) if plain and history is False else 0,
         named=plain and isinstance(query, str),
         history=(plain if history is None else history) and isinstance(query, str) and combine is None,
         unsafe=unsafe,
+        count=count or 0,
     )
     if of is not None:
         from looptap.client.streams.source import source_of
@@ -145,6 +151,55 @@ def stream(
     if history and of is None and stream.history is None and stream.declared is None:
         stream.notes.append(NO_HISTORY)
     return stream
+
+
+def _newest(run: RankHandle, name: Any) -> int:
+    """Return the newest number of the declared stream of this name; 0 without one."""
+    streams = run.session.inquire(m.GetStreams, "The question for the declared streams", REPLY_SECONDS)
+    return next((one.values for one in streams if one.name == name), 0)
+
+
+def ask(
+    run: RankHandle,
+    /,
+    query: str | Callable[..., Any],
+    n: int = 1,
+    *,
+    timeout: float = COMMAND_SECONDS,
+    **options: Any,
+) -> Any:
+    """Ask a question once: return its next value, or the next ``n`` as a list.
+
+    The query is in the job no longer than that takes. It is no command, and leaves no file.
+
+    Args:
+        query: A query, as for `stream`.
+        n: How many values.
+        timeout: Seconds to wait for them.
+        options: The options of `stream`, except ``count`` and ``history``.
+
+    Raises QueryError, StreamTimeout, and StreamEnded if the query fails.
+
+    >>> import threading
+    >>> from looptap.testing import pair
+    >>> agent, run = pair("doctest")
+    >>> over = threading.Event()
+    >>> def loop():
+    ...     while not over.wait(0.001):
+    ...         agent.emit("batch", loss=0.5)
+    >>> thread = threading.Thread(target=loop)
+    >>> thread.start()
+    >>> run.ask("loss")
+    0.5
+    >>> over.set()
+    >>> thread.join()
+    """
+    check_options("ask", options, stream)
+    if given := {"count", "history"}.intersection(options):
+        raise TypeError(f"ask() got an unexpected keyword argument {min(given)!r}")
+    with stream(run, query, count=n, history=False, **{"latency": "low", **options}) as answers:
+        values = answers.wait(n, timeout)[:n]
+    return values[0] if n == 1 else values
 
 
 def watch_function(

@@ -270,6 +270,7 @@ class Run:
     # ------------------------------------------------------------ what can be asked
 
     stream = forwarded("", query.stream)
+    ask = forwarded("", query.ask)
     watch_function = forwarded("", query.watch_function)
     skew = forwarded("", query.skew)
 

@@ -29,6 +29,7 @@ from looptap.streams.errors import ControlError
 
 STATE = "looptap"
 """The place of the agent's state among those of callbacks, in ``trainer_state.json``."""
+_EVENTS = "on_optimizer_step", "on_step_end", "on_epoch_end", "on_evaluate", "on_log", "on_save"
 
 
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not seen by the type checker
@@ -65,6 +66,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         self.run.expose(state=state, echo=turned_loader(what.get("train_dataloader")))
         if trainer is None:
             raise RuntimeError("no transformers.Trainer calls this callback: its events have no loss, and no batch.")
+        self.run.hear_first(self, HuggingFaceCallback.__bases__, trainer.callback_handler, *_EVENTS)
         self.run.at_end(NotedMethod(trainer, "training_step", self._note).stop)
         self.run.checkpoint(self._save, at="step_end", together=True)
         harmlessly(self._expect, args, state, what.get("train_dataloader"))

@@ -26,6 +26,8 @@ from looptap.integrations.training_estimate import EarlyStop
 from looptap.integrations.training_run import TrainingRun, ends_with, harmless
 from looptap.streams.errors import ControlError
 
+_EVENTS = "on_train_batch_end", "on_epoch_end", "on_test_end"
+
 
 class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not seen by the type checker
     """Raises the events of `keras.Model.fit`, and offers its controls.
@@ -67,6 +69,9 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
         agent = self.run.begin(model.name, trainer=model)
         self._epoch = self._step = 0
         self._tested, self._batches_count = False, None
+        callbacks = caller_of(sys._getframe(), keras.callbacks.CallbackList)
+        if callbacks is not None:
+            self.run.hear_first(self, KerasCallback.__bases__, callbacks, *_EVENTS)
         self.run.expose(model=model, optimizer=model.optimizer)
         self.run.at_end(NotedMethod(model, "compute_loss", self._note).stop)
         rate = getattr(model.optimizer, "_learning_rate", None)

@@ -17,26 +17,32 @@ import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from looptap.agent.agent import Agent
 from looptap.integrations import tee
 from looptap.integrations.harmless import harmlessly
 from looptap.integrations.training_estimate import EarlyStop
-from looptap.integrations.training_run import TrainingRun, harmless, optimizer_and_schedule, turned_loader
+from looptap.integrations.training_run import TrainingRun, ends_with, harmless, optimizer_and_schedule, turned_loader
 from looptap.streams.errors import ControlError
 
+_EVENTS = "on_train_batch_end", "on_train_epoch_end", "on_validation_end"
 
-def _callbacks() -> tuple[type, ...]:
-    """Return the base class of each Lightning that is loaded, or of one."""
+
+def _lightnings() -> tuple[ModuleType, ...]:
+    """Return each Lightning that is loaded, or one."""
     names = ("lightning.pytorch", "pytorch_lightning")
     loaded = [name for name in names if name in sys.modules]
     if not loaded:
         loaded = [name for name in names if find_spec(name.partition(".")[0]) is not None][:1] or [names[-1]]
-    return tuple(import_module(name).Callback for name in loaded)
+    return tuple(import_module(name) for name in loaded)
 
 
-class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two packages is loaded is known at run time
+_LIGHTNINGS = _lightnings()
+
+
+class LightningCallback(*(one.Callback for one in _LIGHTNINGS)):  # type: ignore[misc]  # which of two packages is loaded is known at run time
     """Raises the events of a Lightning `Trainer`, and offers its controls.
 
     ``name`` is the name of the run, by default the class of the module. ``options`` are those of `looptap.Agent`;
@@ -57,6 +63,8 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
         self._stops_at_epochs = False  # rather than after a validation
         self._manual = False
         self._stored: dict[str, Any] | None = None
+        for one in _LIGHTNINGS:
+            ends_with(one.Trainer, "fit")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -71,6 +79,7 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the agent."""
         agent = self.run.begin(type(pl_module).__name__, lambda: dict(pl_module.hparams) or None, trainer)
+        self.run.hear_first(self, LightningCallback.__bases__, trainer, *_EVENTS)
         pairs = [optimizer_and_schedule(optimizer, None)[0] for optimizer in trainer.optimizers]
         names = ["optimizer"] if len(pairs) == 1 else [f"optimizer{index}" for index in range(len(pairs))]
         self.run.expose(model=pl_module, **dict(zip(names, pairs, strict=True)))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from looptap.agent.agent import Agent, count_from, exposed_as, name_events
 from looptap.agent.run.identity import checked_name
+from looptap.integrations.first_turn import Calls, FirstTurn
 from looptap.integrations.harmless import harmlessly, say_once
 from looptap.integrations.logged_values import LoggedValues
 from looptap.integrations.training_estimate import EarlyStop, TrainingEstimate
@@ -60,6 +61,7 @@ class TrainingRun:
         """The batches since then."""
         self.estimate: TrainingEstimate | None = None
         """The remaining time of the training, if it is known where it ends."""
+        self._awaited: Calls = {}
         self._said: LoggedValues | None = None
         self._at_end: list[Callable[[], object]] = []
         self._trainer: Callable[[], Any] = _nothing
@@ -86,6 +88,14 @@ class TrainingRun:
             name_events(self.agent, SECOND_NAME, GROUPS[0])
         self._said = LoggedValues(self.agent, self.framework)
         return self.agent
+
+    def hear_first(self, adapter: Any, kinds: tuple[type, ...], owner: Any, *names: str) -> None:
+        """Let no other callback that raises keep calls from ``adapter``: `FirstTurn`."""
+        self.at_end(FirstTurn(adapter, kinds, owner, names, self._awaited).stop)
+
+    def heard(self, name: str) -> None:
+        """Note that the adapter's method ``name`` is called."""
+        self._awaited.pop(name, None)
 
     def at_end(self, call: Callable[[], object]) -> None:
         """Call this once the training ends."""
@@ -196,6 +206,7 @@ class TrainingRun:
                 self.agent.end_group(GROUPS[0])
         self.agent = self._said = self.estimate = self.raised = None
         self.losses, self.batches, self._trainer = [], [], _nothing
+        self._awaited.clear()
 
     @property
     def trainer(self) -> Any:
@@ -246,6 +257,7 @@ def harmless(method: F) -> F:
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        self.run.heard(method.__name__)
         try:
             return method(self, *arguments, **keywords)
         except Exception as error:

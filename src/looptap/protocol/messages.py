@@ -78,7 +78,8 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
 
     With ``of`` it is a query over the values of the declared stream of that name, with ``of_stream`` over those of this
     client's stream of that number; ``on`` is empty then, and ``history`` asks for the declared stream's first.
-    ``unsafe``: the query runs as it is, on record, even if it may change the job.
+    ``unsafe``: the query runs as it is, on record, even if it may change the job. ``count``: the stream ends after so
+    many values; 0 for no end.
     """
 
     stream: int
@@ -102,6 +103,7 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     of: str = ""
     of_stream: int = 0
     unsafe: bool = False
+    count: int = 0
 
 
 class Detach(Request[None], tag="detach", frozen=True):
@@ -216,13 +218,15 @@ class GetStreams(Request[r.Listed[r.StreamInfo]], tag="get streams", frozen=True
 class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
     """Request to read the declared stream ``name``, history above ``above`` first.
 
-    It carries no code: a viewer sends it in place of `Attach`.
+    It carries no code: a viewer sends it in place of `Attach`. ``count``: the stream ends after so many values; 0 for
+    no end.
     """
 
     stream: int
     name: str
     above: int = 0
     latency: str = "normal"
+    count: int = 0
 
 
 class DeclareStream(Request[r.StreamInfo], tag="stand", frozen=True):

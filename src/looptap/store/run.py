@@ -15,7 +15,7 @@ import msgspec
 
 from looptap.protocol.errors import RUN_ENDED
 from looptap.protocol.files.ended_runs import ended
-from looptap.protocol.process.identity import Process
+from looptap.protocol.process.identity import REPLACED, Process
 from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.protocol.types.built_types import built
@@ -23,6 +23,7 @@ from looptap.store.errors import StoreError
 from looptap.store.kept_scalars import Scalars
 from looptap.store.layout.columns import fact_of
 from looptap.store.layout.database import Database, connect, logs_ahead
+from looptap.store.layout.schema import MAX_WALL_SECONDS
 from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stored_scalars import StoredScalars, stored_scalars, tables_of
@@ -41,7 +42,6 @@ LIVENESS_CHECK_AFTER_SECONDS = 2.0
 
 _ProcessRow = tuple[str, str, str, str, int, str]
 _TIME = struct.Struct("<d")  # of the newest item of a page or of scalars
-_MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
 
 class StoredRun:
@@ -144,12 +144,12 @@ class StoredRun:
         for clock, time_ in self._select(" UNION ALL ".join(tables)) if tables else ():
             if isinstance(clock, int | float) and isinstance(time_, bytes) and len(time_) == _TIME.size:
                 walls.append((clock + _TIME.unpack(time_)[0],))
-        found = [wall for (wall,) in walls if isinstance(wall, int | float) and 0 < wall < _MAX_EPOCH_SECONDS]
+        found = [wall for (wall,) in walls if isinstance(wall, int | float) and 0 < wall < MAX_WALL_SECONDS]
         return max(found) if found else self._written()
 
     def _time(self, name: str) -> float | None:
         found = self.metadata.get(name)
-        return float(found) if isinstance(found, int | float) and abs(found) < _MAX_EPOCH_SECONDS else None
+        return float(found) if isinstance(found, int | float) and abs(found) < MAX_WALL_SECONDS else None
 
     def events(self) -> dict[str, int]:
         """Return the highest number of an event of each type in the file."""
@@ -348,13 +348,15 @@ class StoredRun:
         try:
             process = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow)))
             program = str(self.metadata.get("program", ""))
-            writing = msgspec.structs.replace(process, program=program).alive()
+            end = msgspec.structs.replace(process, program=program).end()
         except (KeyError, TypeError, ValueError):
-            writing = None
+            end = None
+        writing = None if end is None else not end
         if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and not its process
             writing = self.metadata.get("id") not in {run.id for run in ended(Path(str(folder)))}
         if writing is False and not self.look():
-            self._finish(f"its process was killed, or ended without closing the file. {self.lacks}".removesuffix(". "))
+            how = end if end == REPLACED else "was killed, or ended"
+            self._finish(f"its process {how} without closing the file. {self.lacks}".removesuffix(". "))
             return
         age = time.time() - (self._written() or 0)
         if self.lacks and (writing is None or age > LIVENESS_CHECK_AFTER_SECONDS):  # a writer has a log soon

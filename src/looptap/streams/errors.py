@@ -21,6 +21,11 @@ from __future__ import annotations
 class LooptapError(Exception):
     """Base of all errors of looptap."""
 
+    hopeless = False
+    """True if no later event can mend it."""
+    passing = False
+    """True if it is of this event alone, even where it comes at many in a row."""
+
 
 class QueryError(LooptapError):
     """A query that cannot be compiled, cannot stream or cannot be evaluated.
@@ -28,11 +33,6 @@ class QueryError(LooptapError):
     ``source`` is the query's text, ``column`` the 0-based offset of the culprit in it (None if unknown),
     ``hint`` a way out. The printed form shows the text with a caret below the column.
     """
-
-    hopeless = False
-    """True if no later event can mend it."""
-    passing = False
-    """True if it is of this event alone, even where it comes at many in a row."""
 
     def __init__(self, reason: str, source: str = "", column: int | None = None, hint: str = "") -> None:
         super().__init__(reason, source, column, hint)

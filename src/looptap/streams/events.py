@@ -85,8 +85,7 @@ def held(value: Any) -> Any:
 class FoundObservables(dict[str, Any]):
     """Observables of an event that are searched for by name when first read.
 
-    ``find`` returns the value of a name, and raises KeyError if there is none; ``names`` lists what it finds. ``words``
-    are those of the query language: they keep their meaning, and the job's variables are ``e['norm']``.
+    ``find`` returns the value of a name, and raises KeyError if there is none; ``names`` lists what it finds.
 
     >>> numbers = {"one": 1}
     >>> found = FoundObservables({"loss": 0.5}, numbers.__getitem__, lambda: numbers)
@@ -94,14 +93,13 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "elsewhere", "find", "home", "nowhere", "unknown", "varying", "words")
+    __slots__ = ("_found", "_names", "coming", "elsewhere", "find", "home", "nowhere", "unknown", "varying")
 
     def __init__(
-        self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]],
-        words: Collection[str] = (),
+        self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]
     ) -> None:  # fmt: skip
         super().__init__(present)
-        self.find, self._names, self.words = find, names, words
+        self.find, self._names = find, names
         self._found: dict[str, Any] = {}
         self.coming: set[str] = set()
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
@@ -129,7 +127,7 @@ class FoundObservables(dict[str, Any]):
     def load(self, names: Iterable[str]) -> None:
         """Search for those of ``names`` that are not there yet."""
         for name in names:
-            if name not in self and name not in self.words:
+            if name not in self:
                 with suppress(KeyError):
                     self[name] = self.peek(name)
 

@@ -254,7 +254,7 @@ def test_several_optimizers_have_the_names_of_the_script_and_are_let_go():
 
 def test_each_of_several_optimizers_is_a_control_by_its_own_name_the_first_too():
     agent, run = pair("gan")
-    script, update = ScriptAgent(lambda: agent), ThreadUpdate()
+    script, update = ScriptAgent(lambda: agent), ThreadUpdate({})
     net_g, net_d = nn.Linear(1, 1), nn.Linear(2, 2)
     optim_g = torch.optim.SGD(net_g.parameters(), lr=0.1)
     optim_d = torch.optim.SGD(net_d.parameters(), lr=0.2)
@@ -268,7 +268,7 @@ def test_each_of_several_optimizers_is_a_control_by_its_own_name_the_first_too()
 
 def test_the_modules_of_a_loop_that_updates_its_weights_itself_are_listed():
     own = pair("own", history=True)
-    script, update = ScriptAgent(lambda: own.agent), ThreadUpdate()
+    script, update = ScriptAgent(lambda: own.agent), ThreadUpdate({})
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
@@ -279,7 +279,7 @@ def test_the_modules_of_a_loop_that_updates_its_weights_itself_are_listed():
 
 def test_the_optimizer_of_a_second_training_takes_the_place_of_the_first():
     agent, run = pair("folds")
-    script, update = ScriptAgent(lambda: agent), ThreadUpdate()
+    script, update = ScriptAgent(lambda: agent), ThreadUpdate({})
     kept = []
     for rate in (0.1, 0.2):
         model = nn.Linear(1, 1)
@@ -390,7 +390,7 @@ class Loop:
     """A loop over DataLoaders that counts its steps and the events of its passes."""
 
     def __init__(self):
-        self.passes, self.steps, self.events = LoaderPasses(), 0, []
+        self.passes, self.steps, self.events = LoaderPasses({}), 0, []
 
     def batches(self, loader, most=99):
         iterator = iter(loader)

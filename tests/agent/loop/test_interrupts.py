@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -193,6 +194,36 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough
         job.emit("epoch")
         job.agent.close()
         check_stream(job, stream, kind, steps)
+        return reported
+
+    interrupt_everywhere(once, fraction)
+
+
+@sweep(97)
+@pytest.mark.parametrize("before", [1, 3])
+def test_ctrl_c_anywhere_in_an_event_that_the_budget_withholds_loses_no_count(before, fraction):
+    def slow(step: int) -> int:
+        began = time.thread_time()
+        while step == 1 and time.thread_time() - began < 0.03:
+            pass
+        return step
+
+    def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
+        job = Job(budget=0.03)
+        job.agent.expose(slow=slow)
+        streams = [job.run.stream("slow(step)", on="batch", every=n, unsafe=True, name=str(n)) for n in (1, 2)]
+        for _ in range(before):
+            job.emit()
+        reported = job.asleep(at)
+        job.whole()
+        for _ in range(AFTER):
+            job.emit()
+        number = parts_of(job.agent).sources.by_name["batch"].number
+        for stats, every in zip(job.run.agent_stats().queries, (1, 2), strict=True):
+            assert stats.values + stats.withheld == number // every, stats
+            assert stats.withheld or at  # to press it takes long enough to fill the purse
+        job.agent.close()
+        assert [stream.state for stream in streams] == ["ended"] * 2
         return reported
 
     interrupt_everywhere(once, fraction)

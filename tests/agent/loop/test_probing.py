@@ -13,9 +13,9 @@ from interrupts import interrupted
 from torch import nn
 
 import looptap
-from looptap.streams.preserving.module_state import ModuleState
+from looptap.streams.preserving import module_state
 from looptap.streams.preserving.random_state import RandomState, numpy_state
-from looptap.streams.proving import copies
+from looptap.streams.preserving.untouched import untouched
 from looptap.testing import pair
 
 with warnings.catch_warnings():
@@ -434,7 +434,7 @@ def test_a_large_buffer_is_not_copied_and_a_write_to_it_is_refused(monkeypatch):
     model = Doing(lambda m, x: m.large.add_(1))
     model.register_buffer("large", torch.zeros(1000))
     looptap.probe(model, torch.ones(2, 4))
-    monkeypatch.setattr(copies, "MOST_BYTES", 100)
+    monkeypatch.setattr(module_state, "MOST_BYTES", 100)
     with pytest.raises(looptap.QueryError, match="would write to a tensor of the job"):
         looptap.probe(model, torch.ones(2, 4))
     assert not model.large.any()
@@ -492,13 +492,9 @@ def test_the_state_of_numpy_is_exact(generator):
 def test_the_modules_work_on_copies_while_a_model_trains():
     model = model_of_all_kinds()
     before = everything(model)
-    state = ModuleState(model)
-    state.swap_in()
-    try:
+    with untouched(model) as kept:
         model.eval()
         model.train()
         model(torch.randn(8, 4))
-    finally:
-        state.put_back()
     assert everything(model) == before
-    assert state.changed() == ""
+    assert kept.changed() == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +138,38 @@ def test_under_patched_threads_the_job_continues_without_an_agent_and_says_why(l
     assert sentence in done.stdout, "attach says it too"
     assert sentence in done.stderr
     assert "thread=False" in done.stderr
+
+
+ALONGSIDE = """
+    {patch}
+    import os, sys, time, looptap
+    agent, step = looptap.Agent("beside"), 0
+    print("begins", flush=True)
+    while not os.path.exists(sys.argv[1]):
+        agent.emit("batch", step=step)
+        step += 1
+        time.sleep(0.01)
+    agent.close()
+"""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.usefixtures("processes")
+def test_where_only_threads_are_left_as_they_are_the_agent_works(library, tmp_path):
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    code = textwrap.dedent(ALONGSIDE).format(patch=LIBRARIES[library].replace("()", "(thread=False)"))
+    ends = tmp_path / "ends"
+    command = [*PYTHON, "-W", "ignore", *program(tmp_path, code), ends]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout.readline() == "begins\n"
+        with looptap.attach("beside", timeout=LONG_SECONDS) as run:
+            assert len(run.stream("step").wait(3, timeout=LONG_SECONDS)) >= 3
+    finally:
+        ends.touch()
+        _, stderr = job.communicate(timeout=LONG_SECONDS)
+    assert (job.returncode, stderr) == (0, "")
 
 
 def test_threads_that_a_debugger_starts_in_its_own_way_are_real(monkeypatch):
@@ -345,7 +378,7 @@ BECAME = """
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_run_whose_process_has_become_a_program_without_an_agent_has_ended(tmp_path):
+def test_a_run_whose_process_has_become_a_program_without_an_agent_has_ended(tmp_path, here):
     with subprocess.Popen(
         [*PYTHON, *program(tmp_path, BECAME)], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -353,12 +386,41 @@ def test_a_run_whose_process_has_become_a_program_without_an_agent_has_ended(tmp
         soon(lambda: Path(f"/proc/{pid}/cmdline").read_bytes() == b"cat\0")
         (run,) = looptap.runs()
         assert (run.name, run.pid, run.alive) == ("gone", pid, False)
-        with pytest.raises(looptap.LooptapError, match="ended"):
+        became = f"its process {pid} has become another program (exec)"
+        with pytest.raises(looptap.RunEnded, match=re.escape(f"The run {run.id} has ended: {became}. It began ")):
             looptap.attach("gone")
+        with pytest.raises(looptap.RunEnded, match=re.escape(became)):
+            run.attach()
+        assert f"; {became}; its connection file is still there: " in here("ls", "--all")[1]
         with looptap.open(next((tmp_path / "kept").glob("*.looptap"))) as stored:
-            assert not stored.alive
-            assert stored.stream("loss").values == [1.0]
+            assert (stored.alive, stored.stream("loss").values) == (False, [1.0])
+            assert stored.reason.startswith("its process has become another program (exec) without closing the file")
         process.communicate(b"")
+        with pytest.raises(looptap.RunEnded, match=f"its process {pid} is gone"):
+            looptap.attach("gone")
+
+
+WATCHED = """
+    import os, looptap
+    with looptap.Agent("watched") as agent:
+        print("ready", flush=True)
+        input()
+        os.execv("/bin/sleep", ["sleep", "600"])
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_client_learns_that_the_process_of_its_run_has_become_another_program(tmp_path):
+    with subprocess.Popen(
+        [*PYTHON, *program(tmp_path, WATCHED)], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        with looptap.attach("watched") as run:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            soon(lambda: run.state == "failed", detail=lambda: run.state)
+            assert run.reason == "The run's process has become another program (exec)."
+            process.kill()
 
 
 DAEMON = """

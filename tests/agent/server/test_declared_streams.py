@@ -409,6 +409,28 @@ def test_without_readers_there_is_no_wakeup_and_only_the_first_value_hurries():
     assert urgent == [1]
 
 
+def test_as_many_numbers_as_a_history_holds_are_one_block():
+    ring = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20).open(100)
+    ring.put_all(list(range(1, 101)), [0.0] * 100, [0.5] * 100, 64)
+    assert ring.held == held_by(ring) < 100 * ITEM_OVERHEAD_BYTES
+
+
+def test_while_values_gather_they_are_announced_once_half_of_those_held_wait():
+    woken = []
+    queues = QueueSet(1 << 20, lambda: woken.append(ring.number), lambda: None)
+    ring = History(queues, 1 << 20, 1 << 20).open(100)
+    Cursor(ring)
+    for number in range(1, 101):
+        ring.put(number, 0.0, number, 64)
+    for _ in range(3):
+        assert queues.collect() == [ring]
+        queues.wakeup_pending, queues.patient = False, True
+        first = ring.number + 1
+        for number in range(first, first + 80):
+            ring.put(number, 0.0, number, 64)
+        assert woken[-2:] == [first, first + 50]
+
+
 def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():
     history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(50)
@@ -486,7 +508,7 @@ def test_a_history_of_columns_takes_no_more_memory_than_is_counted(columns, coun
 
 @pytest.mark.promise("cost")
 def test_without_readers_there_is_no_wakeup_and_with_one_there_is(directory):
-    with Agent("quiet") as agent:
+    with Agent("quiet", budget=float("inf")) as agent:  # a query that becomes limited says so at once
         agent.stream("later", "step, loss")
         agent.stream("at once", "norm(loss)")
         agent.emit("batch", step=0, loss=0.5)

@@ -302,7 +302,7 @@ def test_a_budget_is_the_clients_own(job):
     job.emit(3)
     job.grant(PEERS[0], 1)
     assert queries(job) == 2
-    assert {query.meter.grant for query in job.wire.parts.sources.open("batch").queries} == {0.5, None}
+    assert {query.account.grant for query in job.wire.parts.sources.open("batch").queries} == {0.5, None}
     job.epoch()
     job.deliver()
     first, second = job.values().values()

@@ -229,6 +229,22 @@ def test_a_viewer_gets_one_line_of_an_error_without_code(job):
         assert "\n" not in broken.errors[0].error + broken.traceback
 
 
+def test_a_viewers_stream_ends_after_as_many_values_as_it_was_to_have(job):
+    agent, run = job
+    with looptap.attach(run.share().path) as viewer:
+        part, whole = viewer.stream("loss", count=7), viewer.stream("loss")
+        agent.emit("batch", step=5, loss=1.25)
+        whole.wait(6)
+        assert part.state == "live"
+        for step in range(6, 50):
+            agent.emit("batch", step=step, loss=0.5)
+        whole.wait(50)
+        soon(lambda: part.state == "ended", detail=lambda: repr(part))
+        assert [row.step for row in part.values] == [*range(7)]
+        assert (part.dropped, part.reason) == (0, "all 7 values that it was to have")
+        assert viewer.attached == [whole]
+
+
 def test_a_key_revoked_while_connected_gets_nothing_more_and_others_continue(job, dial):
     agent, run = job
     mine, other = run.share(), run.share()

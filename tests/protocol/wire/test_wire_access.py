@@ -26,7 +26,7 @@ from looptap.protocol.errors import BadEndpoint, LinkError
 from looptap.protocol.files.connection import private_dir
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
-from looptap.protocol.roles import ALLOWED, may_send
+from looptap.protocol.roles import ALLOWED, may_send, refusal
 
 
 def test_by_default_an_agent_listens_at_one_private_path_and_nowhere_else(wire):
@@ -315,6 +315,11 @@ ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1
 )
 def test_each_message_is_allowed_to_exactly_the_roles_of_the_table(sent, roles):
     assert {role for role in ("operator", "viewer", "", "root") if may_send(role, sent)} == roles
+
+
+def test_a_refusal_names_the_role_and_what_it_may_not_do():
+    for role, begins in (("viewer", "A viewer may not "), ("root", "The role 'root' may not ")):
+        assert refusal(role, messages.GetClock(1)).startswith(f"{begins}ask for the clock of the job")
 
 
 def test_the_table_holds_every_message_of_a_client_and_no_other():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -304,3 +306,10 @@ def test_a_collective_in_a_forward_pass_is_refused(tmp_path):
             looptap.probe(Doing(lambda m, x: dist.all_reduce(x)), x)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_model_is_probed_in_a_process_that_asks_nothing_else():
+    code = "import looptap, torch; print(looptap.probe(torch.nn.Linear(2, 3), torch.ones(4, 2)).shape)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "torch.Size([4, 3])\n", done.stderr

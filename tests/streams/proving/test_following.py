@@ -317,6 +317,22 @@ def test_of_two_functions_on_a_line_the_one_that_was_asked_is_followed():
     assert ask("less(5, 3) + add(1, 1)", add=add, less=less).latest == 4
 
 
+class Private:
+    def private(self, __by):
+        return __by + 1
+
+
+def test_functions_with_defaults_of_an_enclosing_function_and_private_arguments_are_followed():
+    functions = [lambda x, by=by: x * by for by in (2, 3)]
+    private = Private()
+    assert ask("functions[1](2) + private.private(3)", functions=functions, private=private).latest == 10
+
+
+def test_distributions_are_made_in_a_question():
+    query = "torch.distributions.Categorical(logits=x).entropy().mean()"
+    assert ask(query, {"x": torch.zeros(2, 4)}).latest == pytest.approx(np.log(4))
+
+
 class Tripled(property):
     """A property that computes more than its function."""
 

@@ -274,3 +274,23 @@ def test_the_settings_of_a_library_model_stay_as_they_are():
     before = dict(vars(model.config))
     looptap.probe(model, torch.randint(0, 50, (2, 4)), labels=torch.tensor([0, 1]))  # it writes the kind of problem
     assert vars(model.config) == before
+
+
+class Loss(nn.Module):
+    """Makes a module at each pass, as the models of transformers do with labels."""
+
+    def forward(self, output, y):
+        return nn.CrossEntropyLoss()(output, y)
+
+
+def test_a_model_that_makes_modules_runs_after_torch_has_compiled_in_the_process(monkeypatch):
+    from torch._dynamo import mutation_guard
+
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(nn.Module, name, getattr(nn.Module, name))
+    monkeypatch.setattr(nn.Module, "___needs_generation_tag_patch", True, raising=False)
+    mutation_guard.install_generation_tagging_init()  # as torch.compile does
+    loss, tagged = Loss(), mutation_guard.GenerationTracker.generation_values.values
+    before = list(tagged)
+    looptap.probe(loss, torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    assert list(tagged) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import warnings
+from abc import ABCMeta
 from typing import ClassVar
 
 import pytest
@@ -177,10 +178,86 @@ def test_what_a_distribution_computes_once_is_not_kept_in_it():
     assert set(vars(job["dist"])) == before
 
 
-def test_a_metaclass_that_runs_code_is_not_read():
+def test_an_object_is_read_without_its_metaclass_and_such_a_class_is_not():
     thing = Watched()
     SEEN.clear()
-    assert ask("thing.value", "own", {"thing": thing}).outcome == "refused"
+    assert ask("thing.value", "own", {"thing": thing}).outcome == "answered"
+    assert ask("type(thing).value", "own", {"thing": thing}).outcome == "refused"
+    assert SEEN == []
+
+
+class Fields(ABCMeta):
+    """A metaclass as libraries of checked settings have it."""
+
+    def __new__(cls, name, bases, names):
+        return super().__new__(cls, name, bases, {**names, "fields": list(names.get("__annotations__", ()))})
+
+    def __getattr__(cls, name):
+        SEEN.append(name)
+        raise AttributeError(name)
+
+    def __instancecheck__(cls, thing):
+        SEEN.append("__instancecheck__")
+        return super().__instancecheck__(thing)
+
+    @property
+    def count(cls):
+        SEEN.append("count")
+        return 7
+
+    def collected(cls):
+        SEEN.append("collected")
+
+
+class Checked(metaclass=Fields):
+    rate: float
+    count = 2
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+    def __eq__(self, other):
+        return self.__dict__ == other.__dict__
+
+    def __iter__(self):
+        yield from self.__dict__.items()
+
+    __hash__ = None
+
+    @property
+    def half(self):
+        return self.rate / 2
+
+    def times(self, by):
+        return [value * by for name, value in self if name in self.fields][0]  # noqa: RUF015
+
+    @classmethod
+    def known(cls):
+        return len(cls.fields)
+
+
+class Configured(torch.nn.Linear):
+    def __init__(self, settings):
+        super().__init__(2, 2)
+        self.settings = settings
+
+    def forward(self, x):
+        return super().forward(x) * self.settings.rate
+
+
+def test_settings_with_a_metaclass_of_their_own_are_read():
+    settings = Checked(rate=0.5, inner=Checked(rate=2))
+    job = {"settings": settings, "model": Configured(settings), "x": torch.ones(1, 2)}
+    SEEN.clear()
+    for question in (
+        "settings.rate", "settings.inner.rate", "settings.half", "settings.times(4)", "settings.count",
+        "dict(settings)['rate']", "1 if settings else 0", "vars(settings)['rate']", "model(x).sum()",
+        "getattr(settings, 'nothing', 3)", "settings.fields",
+    ):  # fmt: skip
+        answer = ask(question, "own", job)
+        assert answer.outcome == "answered", answer
+    for question in ("str(settings)", "type(settings).count", "isinstance(settings, type(settings))"):
+        assert ask(question, "own", job).outcome == "refused"
     assert SEEN == []
 
 

@@ -3,6 +3,8 @@
 Prints the last update of each epoch.
 """
 
+import itertools
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -41,6 +43,15 @@ def in_one_place(loader):
             yield now
         now = following
     yield now
+
+
+def two_ahead(loader, count=2):
+    held = []
+    for following in loader:
+        held.append(following)
+        if len(held) > count:
+            yield held.pop(0)
+    yield from held
 
 
 class Prefetcher:
@@ -115,7 +126,11 @@ WAYS = {
     "left_out_0": left_out(0, iter), "left_out_1": left_out(1, iter), "left_out_3": left_out(3, iter),
     "passed_on_1": left_out(1, passed_on), "passed_on_3": left_out(3, passed_on), "elsewhere": left_out(0, elsewhere),
     "elsewhere_3": left_out(3, elsewhere),
-    "in_one_place": left_out(0, in_one_place), "prefetcher": left_out(0, Prefetcher), "both": of_both(iter),
+    "in_one_place": left_out(0, in_one_place), "two_ahead": left_out(0, two_ahead),
+    "two_ahead_2": left_out(2, two_ahead), "two_ahead_both": of_both(two_ahead),
+    "all_ahead": left_out(0, lambda loader: two_ahead(loader, 9)),
+    "left_before_1": left_out(0, lambda loader: two_ahead(itertools.islice(loader, 1, None))),
+    "prefetcher": left_out(0, Prefetcher), "both": of_both(iter),
     "both_elsewhere": of_both(elsewhere), "groups_2": in_groups(2), "groups_3": in_groups(3), "groups_4": in_groups(4),
     "groups_2_elsewhere": in_groups(2, elsewhere), "pairs": in_pairs, "without_backward": without_backward,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
@@ -582,6 +583,50 @@ def test_iterators_within_the_loop_of_another_or_beside_it_are_part_of_its_steps
     for _ in progress.train(range(10)):
         clock.now += 1.0
     assert progress.fraction == pytest.approx(1.0, abs=0.01)
+
+
+def test_an_iterator_of_a_loop_that_failed_holds_up_nothing_while_a_traceback_keeps_it():
+    clock = Clock()
+    progress, kept = Progress(10, epochs=4, clock=clock), []
+
+    def train(fails_at=None):
+        batches = progress.train(range(10))
+        for number, _ in enumerate(batches):
+            if number == fails_at:
+                raise RuntimeError
+            clock.now += 1.0
+
+    train()
+    try:
+        train(fails_at=7)
+    except RuntimeError as error:
+        kept.append(error)
+    clock.now += 1000.0
+    for done, _ in enumerate(progress.train(range(10))):
+        assert (progress.steps, progress.epoch) == (17 + done, 2)
+        clock.now += 1.0
+    train()
+    assert (progress.steps, progress.epoch) == (37, 4)
+    assert progress.ledger.seconds[0] == 37.0
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_an_iterator_of_a_loop_that_was_left_holds_up_no_other_loop_of_its_function(error):
+    clock = Clock()
+    progress = Progress(10, epochs=4, clock=clock)
+    kept = enumerate(progress.train(range(10)))
+    with contextlib.suppress(RuntimeError):
+        for number, _ in kept:
+            if number == 6:
+                if error:
+                    raise error
+                break
+            clock.now += 1.0
+    for epoch in range(1, 4):
+        for done, _ in enumerate(progress.train(range(10))):
+            assert (progress.steps, progress.epoch) == (10 * epoch - 4 + done, epoch)
+            clock.now += 1.0
+    assert (progress.steps, progress.epoch, progress.ledger.seconds[0]) == (36, 4, 36.0)
 
 
 def test_an_iterator_that_is_abandoned_but_kept_holds_up_nothing():

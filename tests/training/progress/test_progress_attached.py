@@ -23,7 +23,7 @@ from looptap.cli import main
 from looptap.cli.top.model import Watcher
 from looptap.cli.top.views import vitals
 from looptap.client.estimates import Estimates, banded, said
-from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.loop.loop_observer import LoopObserver
 from looptap.testing import pair
 from looptap.training.progress import Patience, Progress
 from looptap.training.progress.clock_ledger import TRAIN, VALIDATION

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import looptap
-from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.loop.loop_observer import LoopObserver
 from looptap.training.progress import Patience, Progress
 from looptap.training.progress.forecast.earlier_runs import MAX_EARLIER_RUNS, newest_of, stops_of
 from looptap.training.progress.forecast.metrics import Metric

@@ -257,6 +257,11 @@ def test_the_update_ratio_is_that_of_the_step_that_was_made(make):
     truth = [((new - old).norm() / old.norm()).item() for old, new in zip(before, model.parameters(), strict=True)]
     assert list(update_ratio(model, optimizer)) == ["weight", "bias"]
     np.testing.assert_allclose(list(update_ratio(model, optimizer).values()), truth, rtol=0.1)
+    with pytest.raises(ValueError, match="The optimizer has no parameter of this model"):
+        update_ratio(nn.Linear(2, 2), optimizer)
+    optimizer.zero_grad()
+    with pytest.raises(ValueError, match="No parameter has a gradient at this event"):
+        update_ratio(model, optimizer)
 
 
 def test_what_cannot_be_drawn_says_so_in_the_place_of_the_chart(job):

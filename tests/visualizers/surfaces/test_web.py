@@ -409,7 +409,7 @@ def test_of_a_run_that_does_not_answer_a_reader_gets_no_reason_that_names_a_quer
             assert "43 * loss" not in json.dumps(facts.look())
             facts.close()
             job.kill()
-            soon(lambda: run.state in ("lost", "ended"), 60)
+            soon(lambda: run.state == "failed", 60, detail=lambda: repr(run))
             assert seen.reason == run.reason != ""
     finally:
         job.kill()

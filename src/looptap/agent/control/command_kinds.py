@@ -23,7 +23,7 @@ from looptap.streams.control import leap
 from looptap.streams.errors import ControlConflict, ControlError, QueryError
 from looptap.streams.events import Event
 from looptap.streams.expressions import nearest
-from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.loop.loop_observer import LoopObserver
 from looptap.streams.operators.pipeline import Mapped
 from looptap.streams.values.snapshots import snapshot
 

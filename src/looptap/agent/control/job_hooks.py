@@ -16,7 +16,7 @@ from looptap.protocol.replies import ControlReport
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError, LooptapError
 from looptap.streams.events import held
-from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.loop.loop_observer import LoopObserver
 from looptap.streams.values.snapshots import snapshot
 
 MAX_RESULT_BYTES = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from queue import Empty, SimpleQueue
+from _queue import Empty, SimpleQueue  # those of queue may be gevent's, which wait for no other thread
 
 from looptap.agent.control.process_group import ProcessGroup
 from looptap.streams.durations import duration

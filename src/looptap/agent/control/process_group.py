@@ -7,10 +7,10 @@ its own, since an operation on a store whose process hangs does not return. torc
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import time
+from _queue import SimpleQueue  # that of queue may be gevent's, which waits for no other thread
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,7 +58,7 @@ class Answer:
     """The result of one store operation; Ctrl-C could leave a Future's lock taken."""
 
     def __init__(self) -> None:
-        self._results: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._results: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
 
     def give(self, value: Any, error: Exception | None = None) -> None:
         """Hand the value or the error to the waiting thread."""
@@ -79,7 +79,7 @@ class Ballots:
     """Votes of the ranks of a job, one key each, with ``patience`` as the timeout."""
 
     def __init__(self) -> None:
-        self._operations: queue.SimpleQueue[tuple[Callable[[Any], Any], Answer]] = queue.SimpleQueue()
+        self._operations: SimpleQueue[tuple[Callable[[Any], Any], Answer]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._store_id: int | None = None
         self._store: Any = None

@@ -2,7 +2,7 @@
 
 Guarantees
 - Without clients or pending messages it wakes once a heartbeat, to check whether the loop moves, and for the history of
-  scalars: 10 times a second at first, less and less often as the run grows long.
+  scalars: 4 times a second at first, less and less often as the run grows long.
 - It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
 - Receiving and sending take turns: a flood of messages or values cannot block the other direction.
 

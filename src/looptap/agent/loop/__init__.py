@@ -13,10 +13,11 @@ The path of an event, from `Agent.emit` to a value in a queue
    after a training step finds cold caches and costs ten times as much, and a batch pays that once. The batch is columns
    (`EventBatch`): a query that only names observables hands them on as they are, and arithmetic, conditions and
    reductions are evaluated on them where that gives exactly what each event would (`BatchEvaluation`). Where keeping
-   its numbers is all that an event entails, and be it only between those at which a query with `every=` is due,
-   `EventSource.shortcut` is set, and steps 2 and 4 are left out.
+   its numbers is all that an event entails, and be it only between those at which a query with `every=` is due, or for
+   as long as the budget keeps events from all other queries, `EventSource.shortcut` is set, and steps 2 and 4 are left
+   out.
 4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
-   `CostMeter`, checked operation by operation unless it is arithmetic. Their values go to `ValueQueue`s.
+   `Account`, checked operation by operation unless it is arithmetic. Their values go to `ValueQueue`s.
 5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
    lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.batch_evaluation import BatchEvaluation
-from looptap.agent.loop.overhead_budget import CostMeter
+from looptap.agent.loop.overhead_budget import Account
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import MACHINE, Event, missing_of
 from looptap.streams.flags import ERROR
@@ -36,9 +36,9 @@ class AttachedQuery(BatchEvaluation):
 
     def __init__(
         self, pipeline: Pipeline, sink: ValueSink, *, on: str, name: str = "", max_bytes: int,
-        recorder: FlightRecorder[Item] | None = None, meter: CostMeter, places: Sequence[Latest] = (),
+        recorder: FlightRecorder[Item] | None = None, account: Account, places: Sequence[Latest] = (),
     ) -> None:  # fmt: skip
-        super().__init__(pipeline, sink, meter, places)
+        super().__init__(pipeline, sink, account, places)
         self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
         self.grouped = needs_group(pipeline)
         self.slides = isinstance(pipeline.window, Sliding) and not pipeline.mapped
@@ -79,7 +79,7 @@ class AttachedQuery(BatchEvaluation):
                     return
                 if self.suspended:
                     if now < self.retry_at:
-                        self.withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
+                        self._withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
                         return
                     self._try_again(now)
                 waits = self.awaits or self.observed or self.hooks is not None
@@ -154,7 +154,7 @@ class AttachedQuery(BatchEvaluation):
             return
         self.seen = number
         if self.suspended:
-            self.withheld += 1
+            self._withheld += 1
             return
         self.pipeline.begin(partial=True)
         if self.pipeline.yields(now):
@@ -251,26 +251,17 @@ class AttachedQuery(BatchEvaluation):
             self.pipeline.begin(partial=True)
         self.flush(number, now)
 
-    def evaluate_measured(self, event: Event, number: int, now: float, began: int, step: float) -> None:
-        """Do what `evaluate` does, for a watched query, and charge it only its own time."""
-        before = self.meter.own.start()
-        self.evaluate(event, number, now, began)
-        cost = self.meter.own.stop(before)
-        self.seconds += cost
-        if cost > self.meter.cheap:
-            self.charge(cost, step, number, now)
-        else:
-            self.meter.note_cheap(now)
-
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
-        """Record an evaluation of more than 20 µs, in a loop of ``step`` seconds."""
-        meter, limited = self.meter, self.meter.limited
-        if not meter.charge(cost, step, self.seconds, self.events, now):
+        """Charge an evaluation to the query, in a loop of ``step`` seconds."""
+        self.seconds += cost
+        events, self._charged, known = number - self._charged, number, self.account.cost
+        if not self.account.charge(cost, step, events, now):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
-        elif meter.limited and not self.pipeline.mapped:
+        elif self.account.has_to_wait(now):
             self.flush_partial(number, now)
             self._suspend(now)
-        elif meter.limited != limited:
+        elif self.limited and not (known and self._kept_lately(now)):
+            self.limited = self._kept_lately(now)  # else it says from now on what it costs
             self._notify()
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:

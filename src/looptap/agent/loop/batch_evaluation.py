@@ -16,7 +16,7 @@ import numpy as np
 from looptap.agent.handoff.value_batch import Item, bytes_each
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.columns.event_batch import MISSED, EventBatch, EventOccurrence
-from looptap.agent.loop.overhead_budget import CostMeter
+from looptap.agent.loop.overhead_budget import Account
 from looptap.agent.loop.query_status import QueryStatus
 from looptap.streams.columns.value_columns import MAX_COLUMNS, ValueColumns
 from looptap.streams.events import Event
@@ -37,9 +37,8 @@ EVENTS_AT_A_TIME = 16
 class BatchEvaluation(QueryStatus):
     """The part of an `AttachedQuery` that takes batches of events."""
 
-    def __init__(self, pipeline: Pipeline, sink: ValueSink, meter: CostMeter, places: Sequence[Latest]) -> None:
-        super().__init__(pipeline, sink, meter, places)
-        self.every = pipeline.every
+    def __init__(self, pipeline: Pipeline, sink: ValueSink, account: Account, places: Sequence[Latest]) -> None:
+        super().__init__(pipeline, sink, account, places)
         self.grouped = False
         """True if its window ends with the groups of the host."""
         self.recorder: FlightRecorder[Item] | None = None

@@ -21,7 +21,7 @@ from looptap.agent.handoff.value_queue import Inbox, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
-from looptap.agent.loop.overhead_budget import MEASURE_NEXT, CostMeter
+from looptap.agent.loop.overhead_budget import Account
 from looptap.streams.events import Event
 from looptap.streams.flags import ERROR
 from looptap.streams.operators.pipeline import Output, Pipeline
@@ -46,9 +46,9 @@ class DerivedQuery(AttachedQuery):
 
     def __init__(
         self, pipeline: Pipeline, sink: ValueSink, source: AttachedQuery, *, of: str, nth: int, name: str,
-        max_bytes: int, meter: CostMeter, exposed: dict[str, Any],
+        max_bytes: int, account: Account, exposed: dict[str, Any],
     ) -> None:  # fmt: skip
-        super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, meter=meter)
+        super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, account=account)
         self.awaits = self.observed = frozenset()  # values have no readings of the machine, and no observables
         self.source, self.of = source, of
         self.depth: int = getattr(source, "depth", 0) + 1
@@ -191,10 +191,8 @@ class DerivedQuery(AttachedQuery):
         if type(value) is Pending:
             value = value.resolve()
         step, self._last_time = (now - self._last_time if self._last_time else 0.0), now
-        meter = self.meter
-        if meter.skip > 0 and not self.deferred:
-            meter.skip = meter.skip - 1 or MEASURE_NEXT
-            self.withheld += 1
+        if not (self.deferred or self.account.may_run(now, self.account.budget.pays(now))):
+            self.withhold(event, now)
             return
         self._flags, self._number = flags, number
         self._evaluate_at(self._named(value), event, now, step)
@@ -210,20 +208,13 @@ class DerivedQuery(AttachedQuery):
     def _evaluate_at(self, value: Any, event: int, now: float, step: float) -> None:
         if self._flags:
             self._feed = None  # the short way knows no flags
-        began, meter = 0 if self._cut else event, self.meter
-        if self.deferred:
-            self.evaluate(value, event, now, began)
-        elif meter.skip:
-            self.evaluate_measured(value, event, now, began, step)
-        else:
-            started = monotonic()
-            self.evaluate(value, event, now, began)
-            cost = monotonic() - started
-            self.seconds += cost
-            if cost > meter.cheap:
-                self.charge(cost, step, event, now)
-            elif meter.every != 1:
-                meter.forget()
+        started = monotonic()
+        self.evaluate(value, event, now, 0 if self._cut else event)
+        if not self.deferred and not self.suspended:
+            cost, account = monotonic() - started, self.account
+            self.charge(cost, step, event, now)
+            if account.grant is None:
+                account.budget.pay(cost, cost * account.mapped)
 
     def _named(self, value: Any) -> Any:
         """Return a value as clients see it: a row with names, if it is one."""

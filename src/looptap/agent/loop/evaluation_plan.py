@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
 from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
-from looptap.agent.loop.overhead_budget import MEASURE_NEXT
+from looptap.agent.loop.hooks.query_hooks import QueryHooks
+from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.loop.tap.choice import PlanState, SourceState, know_tensors, new_rows
 from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.copyable import row_maker
@@ -33,6 +34,28 @@ class DeferredActions(Exception):
             action()
 
 
+class ImmediateQueries(NamedTuple):
+    """Queries that are evaluated at an event, and what they need there."""
+
+    queries: tuple[AttachedQuery, ...]
+    hooks: tuple[QueryHooks, ...]
+    reads: frozenset[str]
+    """The names that they probably read, for events whose observables have to be found."""
+    everies: tuple[int, ...]
+    """At which events they are due, each once: to ask forty queries takes 25 µs after a training step."""
+
+    @classmethod
+    def of(cls, queries: tuple[AttachedQuery, ...]) -> ImmediateQueries:
+        """Return these queries with what they need."""
+        hooks = tuple(q.hooks for q in queries if q.hooks is not None)
+        reads = frozenset[str]().union(*(q.observed for q in queries))
+        return cls(queries, hooks, reads, tuple({q.every for q in queries}))
+
+    def due(self, number: int) -> bool:
+        """Return True if one of them is due at the event."""
+        return any([not number % every for every in self.everies])
+
+
 class EvaluationPlan(PlanState):
     """The split of one type's queries into those evaluated at once and those later.
 
@@ -40,8 +63,9 @@ class EvaluationPlan(PlanState):
     """
 
     __slots__ = (
-        "_all_due", "_most", "ahead", "deferred", "done", "hooks", "immediate", "origin", "padding", "purse", "queries",
-        "reads", "replaced", "row_of", "started", "width",
+        "_all_due", "_known", "_looked", "_most", "_passed", "_rests_until", "ahead", "deferred", "done", "immediate",
+        "mapped", "origin", "padding", "passed_at", "purse", "queries", "reducing", "replaced", "row_of", "started",
+        "width",
     )  # fmt: skip
 
     def __init__(
@@ -53,19 +77,25 @@ class EvaluationPlan(PlanState):
     ) -> None:
         self.origin, self.queries, self.deferred = origin, queries, later
         put_off = frozenset(later)
-        self.immediate = tuple(q for q in queries if q not in put_off)
-        self.purse = self.immediate[0].meter.budget if self.immediate else None
-        """What all immediate queries are paid from."""
-        self.hooks = tuple(q.hooks for q in self.immediate if q.hooks is not None)
-        self.reads = frozenset[str]().union(*(q.observed for q in self.immediate))
-        """The names that the immediate queries probably read, for events whose observables have to be found."""
+        immediate = tuple(q for q in queries if q not in put_off)
+        self.mapped = tuple(q for q in immediate if q.account.mapped)
+        """The immediate queries that may skip events."""
+        self.immediate = ImmediateQueries.of(immediate)
+        self.reducing = ImmediateQueries.of(tuple(q for q in immediate if not q.account.mapped))
+        self.purse = immediate[0].account.budget if immediate else None
+        """What all immediate queries without a grant are paid from."""
+        self._passed = dict.fromkeys({q.every for q in self.mapped}, 0), 0  # see `passed`
+        self.passed_to = self.rest_number = self._looked = 0
+        self.rest_time, self._rests_until, self._known = 0.0, -math.inf, -1  # of all mapped queries, and if all know it
+        self.passed_at = -math.inf
+        """The time of about the newest event that was kept from all mapped queries."""
         names = tuple(frozenset().union(*(q.numbers or () for q in later)))
         self.padding = (None,) * len(names)
         self.width = HEADER_COUNT + len(names)
         know_tensors()
-        self.keep(names, new_rows(self.width))
+        self.keep(names, new_rows(self.width) if later else None)
         self.limit = 0
-        self.every = math.gcd(*(q.every for q in self.immediate))
+        self.every = math.gcd(*(q.every for q in immediate))
         self.row_of = row_maker(self.names, observables)
         """A function of an event's observables, number, time and group that returns its row, or raises an error."""
         self.stale = False  # whether a query of ``later`` has turned out to be expensive
@@ -74,14 +104,63 @@ class EvaluationPlan(PlanState):
         self.done = self._most = 0  # `_most`: the length of ``rows`` at which all queries are due, and the time
         self._all_due = 0.0
 
-    def withhold(self, number: int) -> bool:
-        """Withhold an event from all immediate queries; False if one may not skip it."""
-        if not all([query.may_skip for query in self.immediate]):
+    def only_keeps(self, number: int, now: float) -> bool:
+        """Return True if an event is only to be kept, as the tap does."""
+        due = self.every and not number % self.every
+        return not due or (number < self.rest_number and now < self.rest_time)
+
+    def pays(self, number: int, now: float) -> bool:
+        """Fill the purse at an event; return True if mapped queries may be evaluated."""
+        events = number - self._looked if self.rest_number else 1
+        self.rest_number, self._looked = 0, number
+        return self.purse is None or self.purse.fill(now, events)
+
+    def passes_over(self, number: int, now: float, pays: bool) -> bool:
+        """Withhold an event from all mapped queries; False if one may run at it.
+
+        ``pays``: the purse is not empty. Touches no query where all were withheld at the event before: to look at forty
+        takes 40 µs after a training step. Where nothing else is to do, events that follow are not even looked at.
+        """
+        purse = self.purse
+        if pays or purse is None:
+            self._count_passed()
             return False
-        for query in self.immediate:
-            if not number % query.every:
-                query.withhold(number)
+        if not (self._known == purse.revision and now < self._rests_until):
+            due = [query for query in self.mapped if not number % query.every]
+            self._count_passed()
+            if any([now >= query.account.runs_at(query.events > 0) for query in due]):
+                return False
+            for query in due:
+                query.withhold(number, now)
+            if all([query.limited for query in self.mapped]):  # and know it
+                self._known = purse.revision
+                self._rests_until = min([q.account.runs_at(q.events > 0) for q in self.mapped], default=math.inf)
+            return True
+        counts, after = self._passed
+        if after >= self.passed_to:
+            self._passed = counts, number - 1
+        self.passed_to, self.passed_at = number, now
+        if not self.reducing.queries:
+            events, seconds = purse.until_filled(now)
+            self.rest_time = min(now + seconds, self._rests_until)
+            self.rest_number = number + events
         return True
+
+    def passed(self, every: int) -> int:
+        """Return how many events at every ``every``-th were kept from all queries.
+
+        Any thread. They are counted by range: no query is touched, and what the tap passes over runs no Python code.
+        """
+        last = self.passed_to  # first: of what is counted meanwhile nothing counts twice
+        counts, after = self._passed
+        return counts.get(every, 0) + max(0, last // every - after // every)
+
+    def _count_passed(self) -> None:
+        """Close the range of events that were passed over."""
+        self._known = -1
+        counts, after = self._passed
+        if after < self.passed_to:
+            self._passed = {every: self.passed(every) for every in counts}, self.passed_to
 
     def row_or_missed(self, observables: Mapping[str, Any], number: int, now: float, began: int) -> tuple[Any, ...]:
         """Return an event's row; as missed if its numbers cannot be had."""
@@ -158,24 +237,49 @@ class EvaluationPlan(PlanState):
         self.stale = True
 
 
-def evaluate(
-    plan: EvaluationPlan, event: Event, number: int, now: float, began: int, step: float, queues: QueueSet, broke: bool
-) -> tuple[float, float]:
-    """Evaluate the immediate queries at the event; return the seconds that all took.
+class Costs:
+    """What the queries that were evaluated at an event have cost, in seconds."""
 
-    And those of queries that the purse does not pay. ``step`` is the time of a step of the loop; ``broke`` says that
-    the purse is empty.
+    __slots__ = ("apart", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[AttachedQuery, float]] = []
+        self.apart = 0.0
+        """What is no cost of theirs: commands, wakeups, and queries over their values, which pay for themselves."""
+
+    def pay(self, purse: OverheadBudget, wall: float, own: float, step: float, number: int, now: float) -> None:
+        """Charge an event of ``wall`` seconds, ``own`` of which were the queries' doing.
+
+        What none of them has taken alone, as the lookup of names, is split equally.
+        """
+        rest = max(0.0, wall - self.apart - sum([cost for _, cost in self.parts])) / max(1, len(self.parts))
+        doing = own / max(wall, 1e-9)
+        total = mapped = 0.0
+        for query, cost in self.parts:
+            cost = (cost + rest) * doing
+            if query.account.grant is None:
+                total += cost
+                mapped += cost * query.account.mapped
+            query.charge(cost, step, number, now)
+        purse.pay(total, mapped)
+
+
+def evaluate(
+    chosen: ImmediateQueries, event: Event, number: int, now: float, began: int, queues: QueueSet, pays: bool,
+    costs: Costs,
+) -> None:  # fmt: skip
+    """Evaluate these queries at the event. ``pays``: the purse is not empty.
 
     No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
     keeps that for as long as it likes.
     """
     queues.defers = True
-    for hooks in plan.hooks:
+    for hooks in chosen.hooks:
         hooks.begin(event)
     try:
-        return _evaluate(plan.immediate, event, number, now, began, step, queues, broke)
+        _evaluate(chosen.queries, event, number, now, began, queues, pays, costs)
     finally:
-        for hooks in plan.hooks:
+        for hooks in chosen.hooks:
             hooks.release()
         queues.defers = False
         if queues.deferred:
@@ -183,47 +287,31 @@ def evaluate(
 
 
 def _evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float,
-    queues: QueueSet, broke: bool,
-) -> tuple[float, float]:  # fmt: skip
-    started = begin = monotonic()  # what an event costs with any query is no query's fault
-    unpaid = 0.0
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, queues: QueueSet,
+    pays: bool, costs: Costs,
+) -> None:  # fmt: skip
+    began_at = started = monotonic()
     for query in queries:
         if number % query.every:
             continue
-        skips = query.may_skip
-        if broke and skips:
-            query.withhold(number)
+        account, events = query.account, query.events
+        if not (account.may_run(now, pays) if events else account.may_begin(now, started - began_at)):
+            query.withhold(number, now)
             continue
-        meter = query.meter
-        if meter.skip:
-            if meter.skip > 0:
-                query.seen = number  # an interrupt finds all of this done, or nothing: there is no call
-                meter.skip = meter.skip - 1 or MEASURE_NEXT
-                query.withheld += 1
-                continue
-            query.evaluate_measured(event, number, now, began, step)
-            ended = monotonic()
-        else:
-            query.evaluate(event, number, now, began)
-            ended = monotonic()
-            cost = ended - started
-            query.seconds += cost
-            if cost > meter.cheap:
-                query.charge(cost, step, number, now)
-                ended = monotonic()
-            elif meter.every != 1:
-                meter.forget()  # it has become cheap
-        if query.derived:
-            evaluate_derived(query)
-            ended = monotonic()
-        if not skips:  # nothing withholds it
-            unpaid += ended - started
-        if queues.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
-            queues.settle()
-            ended = monotonic()
+        query.evaluate(event, number, now, began)
+        ended = monotonic()
+        if not events:
+            account.begin(ended - started, now)
+        if not query.suspended:
+            costs.parts.append((query, ended - started))
         started = ended
-    return started - begin, unpaid
+        if query.derived or queues.deferred:
+            if query.derived:
+                evaluate_derived(query)
+            if queues.deferred:
+                queues.settle()
+            started = monotonic()
+            costs.apart += started - ended
 
 
 def miss_nested(source: SourceState, now: float) -> int:

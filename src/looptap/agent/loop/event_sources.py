@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_native_id
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any
 
 from looptap.agent.handoff.scalar_looks import ScalarLooks
@@ -21,9 +21,11 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
-from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan, end_group, evaluate, miss_nested
+from looptap.agent.loop.evaluation_plan import Costs, DeferredActions, EvaluationPlan, end_group, evaluate, miss_nested
+from looptap.agent.loop.overhead_budget import CHEAP_SECONDS
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
+from looptap.agent.loop.thread_time import OwnTime
 from looptap.streams.events import Event, EventOrigin, FoundObservables, LazyEvent, event_of
 from looptap.streams.language.copyable import copied_numbers
 from looptap.streams.operators.pipeline import Latest
@@ -40,8 +42,9 @@ class EventSource(SourceState):
     """One type of events."""
 
     __slots__ = (
-        "_delivered", "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_last_evaluated", "_plan",
-        "_query_seconds", "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin", "thread",
+        "_delivered", "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_last_evaluated", "_own",
+        "_plan", "_query_seconds", "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
+        "thread",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +65,7 @@ class EventSource(SourceState):
         self.last_time = self._query_seconds = 0.0  # what the immediate queries took at event `_last_evaluated`
         # Marks by which an event that Ctrl-C has cut short is finished: its number once it counts, the last event and
         # end of a group that were deferred, the event that last ended groups, and what their counts are to be then.
+        self._own = OwnTime()
         self._delivered = self.last_deferred = self._last_deferred_group = 0
         self._group_ends: tuple[int, tuple[int, ...]] = 0, ()
         self.refresh()
@@ -123,7 +127,7 @@ class EventSource(SourceState):
                     return
                 now = self.clock()
                 plan = self.shortcut
-                if plan is not None and not plan.stale and (not plan.every or number % plan.every):
+                if plan is not None and not plan.stale and plan.only_keeps(number, now):
                     try:
                         row = plan.row_of(observables, number, now, self.group_start)
                     except Exception:  # not there, no number, or a tensor that has no value now
@@ -132,10 +136,13 @@ class EventSource(SourceState):
                         if number > self.number:  # no signal handler has emitted meanwhile
                             rows, self.last_time = plan.rows, now
                             self.number = self._delivered = number
-                            self.last_deferred = number  # first: Ctrl-C in between loses the event, none comes twice
-                            rows += row
-                            if len(rows) > plan.limit:
-                                self.evaluator.notify(plan)
+                            if plan.deferred:
+                                self.last_deferred = number  # first: Ctrl-C in between loses it, none comes twice
+                                rows += row
+                                if len(rows) > plan.limit:
+                                    self.evaluator.notify(plan)
+                            if plan.every and not number % plan.every:
+                                plan.passed_to = number
                             return
                 self._deliver(observables, number, now)
             except KeyboardInterrupt:
@@ -196,37 +203,33 @@ class EventSource(SourceState):
             rows += (number, *row[1:])
             if len(rows) > plan.limit:
                 self.evaluator.notify(plan)
-        for query in plan.immediate:
-            if not number % query.every:
-                break
-        else:
-            if not (self.commands or self.latest_slots):
-                # From the first test to the assignment there is no call, so no other thread changes anything there.
-                if not (self.inner_groups or self.look_next) and plan.queries is self.queries:
-                    self.shortcut = plan if plan.deferred else None
-                return
-        purse = plan.purse
-        broke = purse is not None and not purse.fill(now)
-        if broke and not (self.commands or self.latest_slots) and plan.withhold(number):
+        chosen, purse, pays = plan.immediate, plan.purse, False
+        if chosen.due(number) and purse is not None:
+            began, pays = monotonic(), plan.pays(number, now)
+            if plan.passes_over(number, now, pays):
+                purse.pay(min(monotonic() - began, 5 * CHEAP_SECONDS))  # to pass over an event costs time, too
+                chosen = plan.reducing
+        if not (chosen.due(number) or self.commands or self.latest_slots):
+            # Since the test for commands there is no call, so no other thread has changed anything.
+            if not (self.inner_groups or self.look_next) and plan.queries is self.queries:
+                self.shortcut = plan
             observables.clear()
             return
-        began = thread_time()
-        unpaid = 0.0
+        before, costs = self._own.start(), Costs()
         if type(observables) is FoundObservables:
-            observables.load(plan.reads)
+            observables.load(chosen.reads)
         event = event_of(observables, self.origin, number, now, dt)
         try:
-            actions = self._prepare(event) if self.commands or self.latest_slots else None
-            step = dt - self._query_seconds * (self._last_evaluated == number - 1)
-            self._query_seconds, unpaid = evaluate(
-                plan, event, number, now, self.group_start, step, self._queues, broke
-            )
-            self._last_evaluated = number
+            actions = self._prepare(event, costs) if self.commands or self.latest_slots else None
+            evaluate(chosen, event, number, now, self.group_start, self._queues, pays, costs)
+            if purse is not None:
+                step = dt - self._query_seconds * (self._last_evaluated == number - 1)
+                self._query_seconds, own = self._own.stop(before)
+                self._last_evaluated = number
+                costs.pay(purse, self._query_seconds, own, step, number, now)
             if actions:
                 raise DeferredActions(actions)
         finally:
-            if purse is not None:
-                purse.pay(thread_time() - began - unpaid)
             observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
             if type(event) is LazyEvent:
                 event._lazies.clear()
@@ -243,15 +246,16 @@ class EventSource(SourceState):
             rows += (number, now, MISSED, *plan.padding)
             plan.limit = 0
             self.evaluator.queues.wake()
+        passed = plan.mapped if plan.passed_to == number else ()
         for query in self._not_deferred():
-            if query.seen != number and not number % query.every:
+            if query.seen != number and not number % query.every and query not in passed:
                 query.miss(number, now)
 
     def _not_deferred(self) -> tuple[AttachedQuery, ...]:
         """Return the queries that are not deferred, with those that the plan lacks."""
         plan = self._plan
         fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
-        return (*plan.immediate, *fresh)
+        return (*plan.immediate.queries, *fresh)
 
     def _end_inner(self, number: int, now: float) -> None:
         """End the open groups of the enclosed types; a second call ends the rest."""
@@ -278,6 +282,8 @@ class EventSource(SourceState):
             query.deferred = query in put_off or (None if query.derived and query.deferred is not False else False)
         evaluator = self._evaluators[bool(later) and all(q.sink.unobserved for q in later)]
         plan = EvaluationPlan(self.origin, queries, later, observables)
+        for query in plan.mapped:
+            query.count_passed(plan)
         if later:
             evaluator.update(plan)
         before, self._plan.replaced = self.evaluator, True
@@ -285,9 +291,9 @@ class EventSource(SourceState):
         before.update()
         return plan
 
-    def _prepare(self, event: Event) -> list[Callable[[], None]]:
+    def _prepare(self, event: Event, costs: Costs) -> list[Callable[[], None]]:
         """Run the commands, and copy what queries on other events read of this one."""
-        actions = []
+        actions, began = [], monotonic()
         for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
             try:
                 command = self.commands[0]
@@ -302,6 +308,7 @@ class EventSource(SourceState):
             self.mark()  # the history has the numbers before the command and those after it
         for place in self.latest_slots:
             place.take(event)
+        costs.apart += monotonic() - began
         return actions
 
     def end_group(self, now: float) -> None:

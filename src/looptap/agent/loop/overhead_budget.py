@@ -1,62 +1,49 @@
 """The overhead budget: queries may take 3% of the loop's time, or a grant.
 
-How a query is limited:
+All queries without a grant are paid from one purse, which fills with the budget's share of the time that passes. Paid
+is what looptap does on the training thread at an event, from looking up names to handing on values: see thread_time.py.
+Before it is paid, it is split among the queries that were evaluated, so the costs that they report add up to it.
 
-1. Each evaluation is timed by the wall clock, since a query that sleeps or waits for a lock holds up the loop. Up to
-   20 µs it is cheap, and nothing more happens. To wake the I/O thread is not part of it.
-2. What it costs *typically* (`TypicalCost`) is the least of three expensive evaluations in a row if that is glaring,
-   else the lower of its last two means, of half a second each. A pause of the machine makes neither large.
-3. If that is more than its share of the loop's time it is a suspect: its evaluations are *watched*, and it is judged
-   again, by these alone. Of a watched evaluation only what is the query's own doing counts: see thread_time.py. To ask
-   the kernel for that costs 20 µs, so only suspects are watched.
-4. If it is too much even so, the query is limited: a mapped query is evaluated at every n-th event only; a reducing
-   one, which may not skip events, closes its window as partial and is suspended, and tried again later.
+While the purse is empty, mapped queries are withheld: all of them at the same events. A query that takes little is not
+held up by those that take much: a quarter of the budget is divided equally among the clients, and among the queries of
+each, and a query that takes less than its share is evaluated at each event. Another quarter is for queries that begin:
+the first evaluation takes milliseconds, since it proves the query harmless, so many that come at once begin one after
+the other. Reducing queries may not skip events: if they take more than the budget, so that the purse owes a second of
+the loop, the one that takes most closes its window as partial and is suspended, and tried again later. Until then a
+quarter is for mapped queries. A query with a grant has a purse of its own.
 
-A query that has become cheap, or has a grant, is free again. Python cannot be interrupted: a budget works between
-evaluations.
-
-All mapped queries without a grant are paid from one purse, however cheap each of them is: the processor time that they
-take of the training thread. It fills with the budget's share of the time that passes, and with 20 µs an event. While it
-is empty, they are withheld; so all of them are evaluated at the same, fewer events. The first value of each is free.
+Python cannot be interrupted: a budget works between evaluations.
 """
 
 from __future__ import annotations
 
 import math
-from time import monotonic
-from typing import NamedTuple
-
-from looptap.agent.loop.thread_time import IoSchedule, OwnTime
+from collections import Counter
+from collections.abc import Hashable
 
 CHEAP_SECONDS = 20e-6
-"""Seconds an event that are never limited."""
-GLARING_SECONDS = 200e-6
-"""Seconds that, in three evaluations in a row, are no accident: to wait for the interpreter lock takes less."""
-SKIP_SECONDS = 1e-6
-"""Seconds that a limited query takes of an event at which it is not evaluated, with cold caches."""
-MIN_EVALUATIONS = 3
-"""Evaluations before the first decision."""
-SPENDABLE_SHARE = 0.8
-"""Share of the budget that is given out: costs rise before they are measured."""
-MEAN_SECONDS = 0.5
-"""Seconds of the loop over which a mean cost is taken."""
-MIN_WATCH_MEANS = 6
-"""Means for which a suspect is watched at least, so that what it did in one of them comes again."""
+"""Seconds an event that looptap may always take, in a loop without work too."""
+DIVIDED_SHARE = MAPPED_SHARE = BEGINNERS_SHARE = 0.25
+"""The shares of the budget that are divided among the queries, for all mapped ones, and for those that begin."""
+BURST_SECONDS = 15e-3
+"""The most that a purse holds, and what it holds at first."""
+BEGINNERS_BURST_SECONDS = 1.0
+"""Seconds of the loop that pay for what queries that come together may take at once."""
+MAX_BEGIN_SECONDS = 1.0
+"""The longest that one query lets the next one wait, whatever its first evaluation cost: a person waits for it."""
+PATIENCE_SECONDS = 1.0
+"""Seconds of the loop that pay for what the purse owes, before a reducing query is suspended."""
+MAX_DEBT_SECONDS = 10.0
+"""Seconds of the loop that pay for what a purse may owe at most."""
 TOO_LONG_SECONDS = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
-SHORTAGE_SECONDS = 5.0
-"""Seconds for which it is said that the purse was empty."""
-MAX_DEBT_SECONDS = 10.0
-"""Seconds of the loop that pay for what the purse may owe at most."""
-BURST_SECONDS = 0.1
-"""The most that the purse holds, and what it holds at first."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
 """Seconds after which a suspended query is tried again: twice as many after each time, up to the longest."""
-MEASURE_NEXT = -1
-"""A pace that means: watch the next evaluation."""
-_SMOOTHING_FACTOR = 0.2
-_LEAST_SECONDS = 1e-9  # not 0: the product with a budget without limit would be no number
-_MIN_DEMAND_CHANGE = 0.05  # part by which a demand has to change for the shares to be computed again
+MAX_REST_SECONDS = 0.1
+"""The longest that an empty purse is not looked at: what the I/O thread takes changes, and grants come."""
+LIMITED_SECONDS = 5.0
+"""Seconds after its last withheld event in which a query counts as limited."""
+_SMOOTHING_FACTOR, _LEAST_SECONDS = 0.2, 1e-9
 
 
 class OverheadBudget:
@@ -70,241 +57,173 @@ class OverheadBudget:
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not fraction > 0:
             raise ValueError(f"budget={fraction!r}: a fraction of the loop's time such as 0.03; math.inf: no limit.")
         self.fraction = float(fraction)
-        self.io_schedule = IoSchedule()
-        self.demands: dict[CostMeter, float] = {}
-        """The fraction of the loop's time that each expensive query would take."""
-        self._io = 0.0
-        self._share: float | None = None  # None: to be computed
-        self._purse, self._filled, self._empty = BURST_SECONDS, -math.inf, -math.inf
-
-    @property
-    def io(self) -> float:
+        self.io = 0.0
         """The I/O thread's share of wall time, as of the last heartbeat."""
-        return self._io
-
-    @io.setter
-    def io(self, share: float) -> None:
-        self._io, self._share = share, None
-
-    def fill(self, now: float) -> bool:
-        """Fill the purse up to ``now``, at an event; return False if it is empty."""
-        earned = self.fraction * max(now - self._filled, _LEAST_SECONDS) + CHEAP_SECONDS
-        self._purse, self._filled = min(self._purse + earned, BURST_SECONDS), now
-        if self._purse >= 0:
-            return True
-        self._empty = monotonic()
-        return False
-
-    def shortage(self) -> str:
-        """Say that the purse has been empty in the last seconds, else nothing."""
-        if monotonic() - self._empty > SHORTAGE_SECONDS:
-            return ""
-        return f"not evaluated at each event: all queries together may take {percent(self.fraction)} of the loop's time"
-
-    def pay(self, seconds: float) -> None:
-        """Take the cost of an event from the purse."""
-        if seconds > 0:
-            self._purse = max(self._purse - seconds, -MAX_DEBT_SECONDS * self.fraction)
-
-    def demand(self, meter: CostMeter, fraction: float) -> None:
-        """Record the fraction that an expensive query would take."""
-        before = self.demands.get(meter, 0.0)
-        # A smaller change is passed over: else each query that is judged would cost a look at all others.
-        if abs(fraction - before) > _MIN_DEMAND_CHANGE * before:
-            self.demands[meter], self._share = fraction, None
-
-    def release(self, meter: CostMeter) -> None:
-        """Return a query's part to the others."""
-        if self.demands.pop(meter, None) is not None:
-            self._share = None
-
-    def share(self) -> float:
-        """Return the fraction of the loop's time that one query may take.
-
-        The I/O thread leaves at least a third of the budget; what a query does not want, the others may have.
-        """
-        if self._share is None:
-            self._share = self._fair_share()
-        return self._share
-
-    def _fair_share(self) -> float:
-        left = SPENDABLE_SHARE * max(self.fraction - self._io, self.fraction / 3)
-        wanted = sorted(list(self.demands.values()))
-        for i, demand in enumerate(wanted):
-            fair = left / (len(wanted) - i)
-            if demand > fair:
-                return fair
-            left -= demand
-        return max(left, wanted[-1]) if wanted else left
-
-
-class TypicalCost:
-    """The typical cost of a query's evaluation, by expensive ones and by totals."""
-
-    __slots__ = ("_events", "_in_a_row", "_last", "_least", "_mean", "_mean_started", "_seconds")
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self, expensive: bool = False) -> None:
-        """Forget all costs; judge a ``convicted`` query by its first mean alone."""
-        self._mean: float | None
-        self._least, self._in_a_row, self._last = math.inf, 0, 0
-        self._seconds, self._events, self._mean_started = 0.0, 0, 0.0
-        self._mean = math.inf if expensive else None  # the newest one
-
-    def note(self, cost: float, seconds: float, events: int, now: float) -> float | None:
-        """Record an expensive evaluation; return the typical cost, None if too early.
-
-        It is the ``events``-th evaluation.
-        """
-        in_a_row = self._in_a_row if events == self._last + 1 else 0
-        self._least = min(self._least, cost) if 0 < in_a_row < MIN_EVALUATIONS else cost
-        self._last, self._in_a_row = events, in_a_row + 1
-        if self._in_a_row >= MIN_EVALUATIONS and self._least > GLARING_SECONDS:
-            return self._least
-        if not self._mean_started:
-            self._seconds, self._events, self._mean_started = seconds, events, now
-        if now - self._mean_started < MEAN_SECONDS or events == self._events:
-            return None
-        before, self._mean = self._mean, (seconds - self._seconds) / (events - self._events)
-        self._seconds, self._events, self._mean_started = seconds, events, now
-        return None if before is None else min(before, self._mean)
-
-    def span(self, now: float) -> float:
-        """Return the seconds since the present mean was begun."""
-        return now - self._mean_started if self._mean_started else 0.0
-
-
-class Verdict(NamedTuple):
-    """The reason why a query was limited: its cost, and the budget left."""
-
-    cost: float
-    """Typical seconds of an evaluation."""
-    step: float
-    """Seconds between two events that it asks for, without queries."""
-    allowed: float
-    """The fraction of the loop's time that it may take."""
-    others: int
-    """Other expensive queries."""
-    demanded: float
-    """The fraction of the loop's time that these would take."""
-    io: float
-    """The fraction that the I/O thread took."""
-
-    def __str__(self) -> str:
-        text = f"an evaluation took {_seconds(self.cost)} of a step of {_seconds(self.step)} ({percent(self.demand)})"
-        also = []
-        if self.others:
-            which = "query" if self.others == 1 else "queries"
-            also.append(f"{self.others:,} other expensive {which} of {percent(self.demanded)}")
-        if self.io >= 0.001:
-            also.append(f"the I/O thread with {percent(self.io)}")
-        return f"{text}, besides {' and '.join(also)}" if also else text
+        self.accounts: tuple[Account, ...] = ()
+        """What is paid from the purse; replaced as a whole."""
+        self._purse, self._filled = BURST_SECONDS, -math.inf
+        self.begin_at = -math.inf
+        """The time of the loop at which a query may begin, even if the purse is empty."""
+        self._mapped_at = -math.inf  # the same for mapped queries
+        self.revision = 0
+        """Rises when queries or grants come or go."""
 
     @property
-    def demand(self) -> float:
-        """The fraction of the loop's time that the query would take."""
-        return self.cost / self.step
+    def rate(self) -> float:
+        """The share of the loop's time for queries; the I/O thread leaves a third."""
+        return max(self.fraction - self.io, self.fraction / 3)
+
+    def fill(self, now: float, events: int = 1) -> bool:
+        """Fill the purse after so many events; return True if it pays."""
+        if math.isinf(self.fraction):
+            return True
+        earned = max(self.rate * (now - self._filled), CHEAP_SECONDS * events)
+        self._purse, self._filled = min(self._purse + earned, BURST_SECONDS), now
+        return self.pays(now)
+
+    def pays(self, now: float) -> bool:
+        """Return True if mapped queries may be evaluated."""
+        return self._purse >= 0 or now >= self._mapped_at
+
+    def until_filled(self, now: float) -> tuple[int, float]:
+        """Return after how many events, or seconds, to look at an empty purse."""
+        owed = -self._purse
+        return int(owed / CHEAP_SECONDS) + 1, min(owed / self.rate, self._mapped_at - now, MAX_REST_SECONDS)
+
+    def pay(self, seconds: float, mapped: float = 0.0) -> None:
+        """Pay from the purse what an event has cost, ``mapped`` of it by mapped queries."""
+        if mapped:
+            self._mapped_at = max(self._mapped_at, self._filled) + mapped / (MAPPED_SHARE * self.fraction)
+        self._purse = max(self._purse - seconds, -MAX_DEBT_SECONDS * self.rate)
+
+    def holds(self, seconds: float) -> bool:
+        """Return True if the purse can pay so much."""
+        return self._purse >= seconds
+
+    def has_to_wait(self, account: Account) -> bool:
+        """Return True for the greatest of the reducing queries if they take too much."""
+        if self._purse >= -PATIENCE_SECONDS * self.rate:
+            return False
+        demands = [one.demand for one in self.accounts if not one.mapped]
+        return sum(demands) > self.rate and account.demand == max(demands)
+
+    def forgive(self) -> None:
+        """Cancel what the purse owes, since the query that owes it is suspended."""
+        self._purse = max(self._purse, 0.0)
+
+    def join(self, account: Account) -> None:
+        """Pay for a query from now on, unless it has a grant."""
+        self._divide(*self.accounts, *[account] * (account.grant is None))
+
+    def leave(self, account: Account) -> None:
+        """Pay no longer for a query."""
+        self._divide(*[one for one in self.accounts if one is not account])
+
+    def _divide(self, *accounts: Account) -> None:
+        self.accounts = accounts
+        queries = Counter(one.client for one in accounts)
+        for one in accounts:
+            one.share = DIVIDED_SHARE * self.fraction / len(queries) / queries[one.client]
+        self.revision += 1
 
 
-class CostMeter:
-    """Decides from the cost of one query how often it may be evaluated.
+class Account:
+    """What one query costs, and what it may.
 
-    ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common budget. Of the
-    events the query itself asks for each ``pace``-th only.
+    ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common purse. A
+    query that is ``mapped`` may skip events.
     """
 
     __slots__ = (
-        "_long", "_step", "_typical", "_until", "budget", "cheap", "every", "grant", "own", "pace", "skip", "verdict",
-        "watched",
+        "_long", "budget", "client", "cost", "free_at", "grant", "mapped", "share", "small", "spacing", "step",
     )  # fmt: skip
 
-    def __init__(self, budget: OverheadBudget, grant: float | None = None, pace: int = 1) -> None:
-        self.budget, self.grant, self.pace, self.cheap = budget, grant, pace, CHEAP_SECONDS * pace
-        self._typical = TypicalCost()
-        self.own = OwnTime(budget.io_schedule)
-        self._step = self._until = 0.0
-        self._long = 0  # evaluations that were too long
-        self.every = 1
-        self.skip = 0
-        """The number of selected events to skip before the next evaluation, or `MEASURE_NEXT`."""
-        self.watched = False
-        """True if costs exclude the time that others took."""
-        self.verdict: Verdict | None = None
-        """The reason for the last limit."""
+    def __init__(self, budget: OverheadBudget, grant: float | None = None, mapped: bool = True) -> None:
+        self.budget, self.grant, self.mapped = budget, grant, mapped
+        self.client: Hashable = None
+        """Which of the clients among which the budget is divided asks the query."""
+        self.share, self.small = DIVIDED_SHARE * budget.fraction, False
+        """The fraction of the loop's time that the query may take without a grant, whatever the others do; True if it
+        takes less at each event."""
+        self.free_at = -math.inf
+        """The time of the loop at which it has paid for its evaluations from that share, or from its grant."""
+        self.cost = self.step = self.spacing = 0.0
+        """Typical seconds of an evaluation, and of a step without queries; typical events from one to the next."""
+        self._long = 0
 
-    def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
-        """Record an expensive evaluation in a loop of ``step`` seconds; False: detach.
+    def charge(self, cost: float, step: float, events: int, now: float) -> bool:
+        """Record an evaluation, ``events`` after the one before; False: detach the query."""
+        own = self.share if self.grant is None else self.grant
+        if self.spacing:  # else it is the first, which is not typical
+            self.cost, self.step = _smoothed(self.cost, cost), _smoothed(self.step, max(step, _LEAST_SECONDS))
+            self.small, self.free_at = self.demand <= own, max(self.free_at, now) + cost / own
+        self.spacing = _smoothed(self.spacing, min(events, 1 + 4 * self.spacing))
+        self._long += cost > TOO_LONG_SECONDS
+        return self._long < 2 or self.grant is not None
 
-        ``seconds`` and ``events`` are the query's totals at the time ``now``. Sets `every`: 1 if the query is within
-        its share, else the number of events per evaluation that brings it there.
-        """
-        if self.grant is None and cost > TOO_LONG_SECONDS:
-            self._long += 1
-            if self._long >= 2 and self.watched:
-                return False
-        if step > 0:  # a validation between two events is not a long step
-            step *= self.pace
-            self._step += _SMOOTHING_FACTOR * (min(step, 4 * self._step) - self._step) if self._step else step
-        span = self._typical.span(now)
-        typical = self._typical.note(cost, seconds, events, now)
-        if (events <= MIN_EVALUATIONS or cost > TOO_LONG_SECONDS) and not self.watched:
-            self._watch(0.0)
-        if typical is None or events <= MIN_EVALUATIONS or self._step <= 0:
-            self.skip = self.every - 1 or (MEASURE_NEXT if self.watched else 0)  # as it was judged last
-        elif typical <= self.cheap:
-            self.note_cheap(now)
-        elif typical > self._step * self.allowed() and not self.watched:
-            self._watch(now + MIN_WATCH_MEANS * max(MEAN_SECONDS, span))
-        else:
-            self._limit(typical, now)
-        return True
+    def may_begin(self, now: float, spent: float = 0.0) -> bool:
+        """Return True if the query may have its first event, ``spent`` seconds into it."""
+        return self.grant is not None or self.budget.holds(spent) or now >= self.budget.begin_at
 
-    def _limit(self, typical: float, now: float) -> None:
-        """Limit the query to its share if it costs more, else keep watching it."""
-        demand, allowed = typical / self._step, self.allowed()
-        every = 1
-        if demand > allowed:  # to pass over an event is part of what it costs
-            every = math.ceil(demand / max(allowed - SKIP_SECONDS / self._step, allowed / 2))
+    def begin(self, cost: float, now: float) -> None:
+        """Let the next query wait for as long as pays for the first event of this one."""
         if self.grant is None:
-            self.budget.demand(self, demand)
-        self.every, self.watched = every, every > 1 or (self.watched and now < self._until)
-        self.skip = every - 1 or (MEASURE_NEXT if self.watched else 0)
-        if every > 1:
-            others = [other for meter, other in list(self.budget.demands.items()) if meter is not self]
-            self.verdict = Verdict(typical, self._step, self.allowed(), len(others), sum(others), self.budget.io)
+            since = max(self.budget.begin_at, now - BEGINNERS_BURST_SECONDS)
+            self.budget.begin_at = since + min(cost / (BEGINNERS_SHARE * self.budget.fraction), MAX_BEGIN_SECONDS)
 
-    def note_cheap(self, now: float) -> None:
-        """Record that a watched query is cheap; free it if it was watched long enough."""
-        if self.limited or now >= self._until:
-            self.forget()
+    def may_run(self, now: float, purse: bool) -> bool:
+        """Return True if it may not skip events, or can pay; ``purse``: from the purse."""
+        return not self.mapped or (purse and self.grant is None) or now >= self.runs_at(begun=True)
 
-    def try_again(self, now: float) -> None:
-        """Watch a query that was suspended, and judge it quickly."""
-        self.forget()
-        self._watch(now + MIN_WATCH_MEANS * MEAN_SECONDS)
-        self._typical.reset(expensive=True)
-
-    def _watch(self, until: float) -> None:
-        """Watch the evaluations from now on, and judge the query by these alone."""
-        self.watched, self.skip, self._until = True, MEASURE_NEXT, until
-        self._typical.reset()
-        self.own.reset()
-
-    def allowed(self) -> float:
-        """Return the fraction of the loop's time that the query may take."""
-        return self.budget.share() if self.grant is None else self.grant
+    def runs_at(self, begun: bool) -> float:
+        """Return the time of the loop from which it may run while the purse is empty."""
+        if self.grant is None and not begun:
+            return self.budget.begin_at
+        return self.free_at if self.small or self.grant is not None else math.inf
 
     @property
-    def limited(self) -> bool:
-        """True if the query is evaluated less often than it asked for."""
-        return self.every > 1
+    def demand(self) -> float:
+        """The fraction of the loop's time that it takes at each event."""
+        return self.cost / self.step if self.step else 0.0
 
-    def forget(self) -> None:
-        """Free the query's part of the common budget: it is gone, cheap or granted."""
-        self.budget.release(self)
-        self.every, self.skip, self.watched = 1, 0, False
+    def has_to_wait(self, now: float) -> bool:
+        """Return True if it takes too much, and may not skip events."""
+        if self.mapped:
+            return False
+        if self.grant is None:
+            return self.budget.has_to_wait(self)
+        return self.free_at > now + PATIENCE_SECONDS and not self.small
+
+    def suspend(self) -> None:
+        """Cancel the debts, since a query that may not skip events pays by waiting."""
+        self.free_at, self.cost = -math.inf, 0.0
+        if self.grant is None:
+            self.budget.forgive()
+
+    def set_grant(self, grant: float | None) -> None:
+        """Pay for the query from a grant; None: from the purse of all."""
+        self.budget.leave(self)
+        self.grant, self.free_at = grant, -math.inf
+        self.budget.join(self)
+
+    @property
+    def allowed(self) -> float:
+        """The fraction of the loop's time that the query may take at most."""
+        return self.budget.rate if self.grant is None else self.grant
+
+    @property
+    def reason(self) -> str:
+        """The costs that limit the query, for messages."""
+        text = f"an evaluation took {_seconds(self.cost)} of a step of {_seconds(self.step)} ({percent(self.demand)})"
+        if self.grant is not None:
+            return text
+        others = len({*self.budget.accounts} - {self})
+        return f"{text}; other queries: {others:,}; the I/O thread: {percent(self.budget.io)}"
+
+
+def _smoothed(before: float, value: float) -> float:
+    """Return a typical value, which one pause between two events changes little."""
+    return before + _SMOOTHING_FACTOR * (min(value, 4 * before) - before) if before else value
 
 
 def percent(fraction: float) -> str:

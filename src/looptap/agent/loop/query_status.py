@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Protocol
@@ -9,10 +10,11 @@ from typing import Any, Protocol
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.hooks.query_hooks import QueryHooks
 from looptap.agent.loop.overhead_budget import (
+    CHEAP_SECONDS,
+    LIMITED_SECONDS,
     LONGEST_RETRY_SECONDS,
-    MIN_EVALUATIONS,
     RETRY_SECONDS,
-    CostMeter,
+    Account,
     percent,
 )
 from looptap.agent.loop.thread_time import thread_usage
@@ -29,8 +31,10 @@ EVENTS_BEFORE_WAITING = 3
 """Events without a name after which its query is said to wait for it: at the second, many are there."""
 EVENTS_BEFORE_DOUBT = 20
 """Events without a name after which it is said where it has a value."""
-COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
-"""Seconds that the first of several events may take longer: looptap's code is in no cache."""
+MAX_EXPENSIVE_IN_A_ROW = 3
+"""Evaluations after their events, in a row, that cost too much."""
+COLD_CACHE_ALLOWANCE_SECONDS = 5e-4
+"""Seconds that several events together may take longer: with cold caches, on a slow machine."""
 
 
 class Dependent(Protocol):
@@ -53,11 +57,21 @@ class Dependent(Protocol):
         """Evaluate the query at new values."""
 
 
+class Passing(Protocol):
+    """What counts the events that are kept from all mapped queries at once."""
+
+    passed_at: float
+    """The time of about the newest of them."""
+
+    def passed(self, every: int) -> int:
+        """Return how many of them are multiples of ``every``."""
+
+
 class QueryStatus:
     """The part of an `AttachedQuery` that clients see."""
 
-    def __init__(self, pipeline: Pipeline, sink: ValueSink, meter: CostMeter, places: Sequence[Latest]) -> None:
-        self.pipeline, self.sink, self.meter = pipeline, sink, meter
+    def __init__(self, pipeline: Pipeline, sink: ValueSink, account: Account, places: Sequence[Latest]) -> None:
+        self.pipeline, self.sink, self.account = pipeline, sink, account
         pipeline.on_failure = self._window_failed
         self.latest_slots = places
         """Its copies of observables of other event types."""
@@ -81,14 +95,17 @@ class QueryStatus:
         """Names that the query probably reads and that its first event did not have."""
         self.changes = 1
         """The number of changes of its state, first error or limit, which are sent to readers."""
-        self.suspended = False
+        self.suspended = self.limited = False
+        """True of a reducing query that waits for its turn; of a mapped one while events are kept from it."""
         self.deferred: bool | None = None
         """True if it is evaluated after its events; None before its first."""
-        self.withheld = 0
-        """Events that the budget has kept from it."""
+        self.every = pipeline.every
+        self._withheld, self._withheld_at = 0, 0.0  # events that the budget has kept from it alone, and the newest
+        self._passed: tuple[int, Passing | None] = 0, None  # kept from all: by earlier plans, and by this one
+        self._charged = 0  # the event of the newest evaluation that was paid
         self._empty = 0  # events that gave no value: filtered out, or throttled
         self.pause_seconds = self.retry_at = 0.0  # of the newest suspension, and when it ends
-        self._resumed = 0.0  # when it ended
+        self._resumed, self._why = 0.0, ""  # when it ended, and the reason for it
         self.overdue = 0.0
         """Seconds that its present evaluation has been running, if that is long."""
         self.awaits: frozenset[str] = frozenset()
@@ -144,23 +161,22 @@ class QueryStatus:
         if self.expensive_in_a_row and (on := thread_usage()[0]):
             cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
         self.seconds += cost
-        expensive = cost > COLD_CACHE_ALLOWANCE_SECONDS + self.meter.cheap * count
+        expensive = cost > COLD_CACHE_ALLOWANCE_SECONDS + CHEAP_SECONDS * count
         self.expensive_in_a_row = self.expensive_in_a_row + 1 if expensive else 0
-        return self.expensive_in_a_row < MIN_EVALUATIONS
+        return self.expensive_in_a_row < MAX_EXPENSIVE_IN_A_ROW
 
     def _suspend(self, now: float) -> None:
         """Suspend a reducing query, longer if the last suspension has just ended."""
         again = self.pause_seconds and now - self._resumed < self.pause_seconds
         self.pause_seconds = min(2 * self.pause_seconds, LONGEST_RETRY_SECONDS) if again else RETRY_SECONDS
         self.retry_at = now + self.pause_seconds
-        self.suspended = True
-        self.meter.forget()  # its share is free for others meanwhile
+        self.suspended, self._why = True, self.account.reason
+        self.account.suspend()
         self._notify()
 
     def _try_again(self, now: float) -> None:
-        """Resume a suspended query, and watch its cost."""
+        """Resume a suspended query."""
         self._resumed = now
-        self.meter.try_again(now)
         self._resume()
 
     def _resume(self) -> None:
@@ -170,24 +186,34 @@ class QueryStatus:
 
     def set_grant(self, share: float | None) -> None:
         """Grant ``share`` of the loop's time to this query; None: the common budget."""
-        self.meter.forget()
-        self.meter.grant = share
+        self.account.set_grant(share)
         if self.suspended:
             self._resume()
         self._notify()
 
-    def withhold(self, number: int) -> None:
+    def withhold(self, number: int, now: float) -> None:
         """Count an event that the budget keeps from this query."""
-        self.seen = number
-        self.withheld += 1
+        self.seen, self._withheld_at = number, now
+        self._withheld += 1
+        if not self.limited:
+            self.limited = True
+            self._notify()
 
     @property
-    def may_skip(self) -> bool:
-        """True if it is evaluated at its events, may skip some, and has no grant.
+    def withheld(self) -> int:
+        """The number of events that the budget has kept from it."""
+        before, plan = self._passed
+        return self._withheld + before + (0 if plan is None else plan.passed(self.every))
 
-        Its first value comes at once, whatever the others cost.
-        """
-        return self.meter.grant is None and self.pipeline.mapped and not self.deferred and self.events > 0
+    def count_passed(self, plan: Passing) -> None:
+        """Let ``plan`` count the events that are kept from all queries at once."""
+        self._passed = self.withheld - self._withheld, plan
+
+    def _kept_lately(self, now: float) -> bool:
+        """Return True if the budget has kept an event from it not long ago."""
+        plan = self._passed[1]
+        newest = max(self._withheld_at, -math.inf if plan is None else plan.passed_at)
+        return now - newest <= LIMITED_SECONDS
 
     @property
     def filtered(self) -> int:
@@ -202,9 +228,9 @@ class QueryStatus:
         """
         self.seen, self.closed, self.events, self.errors = other.seen, other.closed, other.events, other.errors
         self.seconds, self.started, self.traceback = other.seconds, other.started, other.traceback
-        self.warning, self.missing_names, self.withheld = other.warning, other.missing_names, other.withheld
+        self.warning, self.missing_names, self._withheld = other.warning, other.missing_names, other.withheld
         self._empty, self._in_a_row = other._empty, other._in_a_row
-        self.suspended, self.retry_at = other.suspended, other.retry_at
+        self.suspended, self.retry_at, self.limited = other.suspended, other.retry_at, other.limited
         self.pause_seconds, self._resumed = other.pause_seconds, other._resumed
         self.pipeline.continue_from(other.pipeline)
 
@@ -219,17 +245,20 @@ class QueryStatus:
 
     def limitation(self) -> str:
         """Describe how the budget limits this query; empty if it does not."""
-        meter, verdict = self.meter, self.meter.verdict
-        if verdict is None or not (self.suspended or meter.limited):
-            return meter.budget.shortage() if self.may_skip else ""
+        account, allowed = self.account, percent(self.account.allowed)
         if self.suspended:
             left = max(0.0, self.retry_at - monotonic())
             return (
-                f"suspended: it takes more than {percent(verdict.allowed)} of the loop's time: {verdict}; it is tried "
-                f"again in {left:.0f} s; budget= or stream.grant() gives it a larger share"
+                f"suspended: it takes more than {allowed} of the loop's time: {self._why}; it is tried again in "
+                f"{left:.0f} s; budget= or stream.grant() gives it a larger share"
             )
-        every = _ordinal(meter.every * meter.pace)
-        return f"evaluated at every {every} event, to stay within {percent(meter.allowed())}: {verdict}"
+        if not self.limited:
+            return ""
+        whose = "" if account.grant is not None else ", which all queries together may take"
+        if not account.cost:
+            return f"waits for its turn, to stay within {allowed}{whose}"
+        every = _ordinal(max(2, round(account.spacing)))
+        return f"evaluated at every {every} event, to stay within {allowed}{whose}: {account.reason}"
 
     def _too_early(self, event: Event) -> bool:
         """Return True before its first readings, and count the event as filtered."""
@@ -287,7 +316,7 @@ class QueryStatus:
         """Report at once a window that will yield an error: its end may be far."""
         if not self.traceback:
             self.traceback = self.explained(self.pipeline.failure or "")
-        if isinstance(error, QueryError) and error.hopeless:
+        if isinstance(error, LooptapError) and error.hopeless:
             self._failed(error)
         else:
             self._notify()
@@ -298,12 +327,10 @@ class QueryStatus:
         elif isinstance(error, UnknownObservable):
             self._empty += 1
             self._pass_over(str(error))
-        elif isinstance(error, QueryError) and error.hopeless:
-            self.record_error(str(error))
-            self.fail(str(error))
         elif isinstance(error, LooptapError):
-            passing = isinstance(error, QueryError) and error.passing
-            self.record_error(str(error), in_a_row=not passing)
+            self.record_error(str(error), in_a_row=not error.passing)
+            if error.hopeless:
+                self.fail(str(error))
         else:
             self.record_error(format_error(error, self.pipeline.text))
 

@@ -1,23 +1,15 @@
-"""Measures which part of an evaluation's time was its own doing.
+"""Measures which part of the time at an event was the doing of its queries.
 
-An evaluation may take long because it computes, sleeps or waits for a lock: that is its own doing. Or because another
-process had the CPU, or another thread the interpreter lock: that is not. The kernel says how long a thread was on a
-CPU, how long it wanted one, and how often it has waited, but not what for. So of an evaluation that has waited
-
-- a few waits are excused: a thread that only runs Python is made to give the lock away once in 5 ms. Then only the time
-  on the CPU counts;
-- beyond, the time does not count in which this thread wanted a CPU, nor that in which looptap's own I/O thread was on a
-  CPU or wanted one, and so may have kept the lock meanwhile.
+An event may take long because its queries compute, sleep or wait for a lock: that is their doing. Or because another
+process had the CPU, or another thread the interpreter lock: that is not. The kernel says how long a thread was on a CPU
+and how often it has waited, but not what for. A thread that only runs Python is made to give the lock away once in
+5 ms, so a few waits are excused: then only the time on the CPU counts. Beyond, all of it counts.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import threading
-import weakref
-from time import monotonic
+from time import monotonic, thread_time
 from typing import NamedTuple
 
 if sys.platform == "linux":
@@ -32,8 +24,7 @@ SWITCH_SECONDS = 5e-3
 MAX_EXCUSED_WAITS = 2
 """Waits beyond those that are excused before the others count."""
 LONG_WAIT_SECONDS = 0.2
-"""Seconds for which no other thread keeps the lock: a longer wait is the query's own."""
-_SECONDS_PER_NANOSECOND = 1e-9
+"""Seconds for which no other thread keeps the lock: a longer wait is a query's own."""
 
 
 def thread_usage() -> tuple[float, int]:
@@ -43,59 +34,7 @@ def thread_usage() -> tuple[float, int]:
     """
     if _THREAD is None:
         return 0.0, 0
-    usage = resource.getrusage(_THREAD)
-    return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
-
-
-class Schedule:
-    """The kernel's account of a thread's CPU and run queue time; holds a file open."""
-
-    def __init__(self, thread: int) -> None:
-        self._fd: int | None = None
-        with contextlib.suppress(OSError):  # no Linux, or one that keeps no such account
-            self._fd = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            weakref.finalize(self, os.close, self._fd).atexit = False
-
-    def seconds(self) -> tuple[float, float]:
-        """Return the seconds on a CPU and waiting for one; 0 if unknown. Never raises."""
-        try:
-            if self._fd is not None:
-                ran, wanted, *_ = os.pread(self._fd, 100, 0).split()
-                return int(ran) * _SECONDS_PER_NANOSECOND, int(wanted) * _SECONDS_PER_NANOSECOND
-        except (OSError, ValueError):  # the thread has ended
-            self._fd = None
-        return 0.0, 0.0
-
-
-class IoSchedule:
-    """The I/O thread's schedule, for other threads; empty until that thread is known."""
-
-    def __init__(self) -> None:
-        self._thread = 0
-        self._schedule: Schedule | None = None
-
-    def is_this_thread(self) -> None:
-        """Set the calling thread as the I/O thread."""
-        thread = threading.get_native_id()
-        if thread != self._thread:
-            self._thread, self._schedule = thread, None
-
-    def seconds(self) -> float:
-        """Return the I/O thread's seconds on or waiting for a CPU; 0 on that thread."""
-        if not self._thread or self._thread == threading.get_native_id():
-            return 0.0
-        if self._schedule is None:
-            self._schedule = Schedule(self._thread)
-        return sum(self._schedule.seconds())
-
-
-class _Own(threading.local):
-    """The schedule of the calling thread, if it has asked for its own."""
-
-    schedule: Schedule | None = None
-
-
-_own = _Own()
+    return thread_time(), resource.getrusage(_THREAD).ru_nvcsw  # whose own CPU seconds are those of the last tick
 
 
 class Moment(NamedTuple):
@@ -104,44 +43,30 @@ class Moment(NamedTuple):
     wall: float
     cpu: float
     waits: int
-    others: float
-    """Seconds that others had: in which this thread wanted a CPU, or the I/O thread may have kept the lock."""
 
 
 class OwnTime:
-    """A stopwatch for the part of evaluations that is their own doing."""
+    """A stopwatch for the part of events that is their queries' own doing."""
 
-    __slots__ = ("_cpu", "_io", "_waits")
+    __slots__ = ("_cpu", "_waits")
 
-    def __init__(self, io: IoSchedule) -> None:
-        self._io = io
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget earlier evaluations."""
+    def __init__(self) -> None:
         self._cpu, self._waits = 0.0, 0
 
     def start(self) -> Moment:
-        """Read the clocks before an evaluation. Costs some 10 µs."""
-        others = self._others()
-        cpu, waits = thread_usage()
-        return Moment(monotonic(), cpu, waits, others)
+        """Read the clocks before an event."""
+        return Moment(monotonic(), *thread_usage())
 
-    def stop(self, before: Moment) -> float:
-        """Return the seconds of an evaluation that were its own doing."""
+    def stop(self, before: Moment) -> tuple[float, float]:
+        """Return the seconds since then, and the part that was the queries' own doing."""
+        cpu, waits = thread_usage()
         wall = monotonic() - before.wall
-        cpu, waits = thread_usage()
-        return self.of(wall, cpu - before.cpu, waits - before.waits, self._others() - before.others)
+        return wall, self.of(wall, cpu - before.cpu, waits - before.waits)
 
-    def of(self, wall: float, cpu: float, waits: int, others: float = 0.0) -> float:
-        """Return the part of ``wall`` seconds that was the evaluation's own doing."""
+    def of(self, wall: float, cpu: float, waits: int) -> float:
+        """Return the part of ``wall`` seconds that was the queries' own doing."""
         self._cpu += cpu
-        self._waits += waits > 0
+        self._waits += waits
         few = self._waits <= MAX_EXCUSED_WAITS + self._cpu / SWITCH_SECONDS
         excused = not waits or (few and wall - cpu < LONG_WAIT_SECONDS)
-        return cpu if excused and _THREAD is not None else max(cpu, wall - others)
-
-    def _others(self) -> float:
-        if _own.schedule is None:
-            _own.schedule = Schedule(threading.get_native_id())
-        return _own.schedule.seconds()[1] + self._io.seconds()
+        return min(cpu, wall) if excused and _THREAD is not None else wall

@@ -18,7 +18,7 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.calls.call_events import CallEvents
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
-from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
+from looptap.agent.loop.overhead_budget import Account, OverheadBudget
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.queries.code_loading import code_of
 from looptap.agent.queries.event_notes import listed, notes_of_groups, notes_of_missing
@@ -84,9 +84,9 @@ class QueryRegistry:
         """Compile the host's query, without a budget, unattached. Raises QueryError."""
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
-        meter = CostMeter(self._budget, math.inf, pipeline.every)
+        account = Account(self._budget, math.inf, pipeline.mapped)
         query = AttachedQuery(
-            pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest
+            pipeline, sink, on=on, name=name, max_bytes=max_bytes, account=account, places=pipeline.latest
         )
         return hooked(query, pipeline, self._sources)
 
@@ -112,7 +112,7 @@ class QueryRegistry:
         if attach.align:
             pipeline, kind = _aligned(pipeline, attach), PartialAggregateQuery if not pipeline.mapped else AttachedQuery
         self._check_names(attach)
-        meter = CostMeter(self._budget, grant_share(attach.budget), attach.every)
+        account = Account(self._budget, grant_share(attach.budget), pipeline.mapped)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)
@@ -123,7 +123,7 @@ class QueryRegistry:
             name=attach.name,
             max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
             recorder=recorder,
-            meter=meter,
+            account=account,
             places=places,
         )
         return hooked(query, asked, self._sources)
@@ -159,7 +159,7 @@ class QueryRegistry:
         max_bytes = min(max_bytes, self._limits.outbound_message // 2)
         query = DerivedQuery(
             pipeline, sink, source, of=of, nth=every, name=name, max_bytes=max_bytes,
-            meter=CostMeter(self._budget, grant_share(budget), every), exposed=self._sources.exposed,
+            account=Account(self._budget, grant_share(budget), pipeline.mapped), exposed=self._sources.exposed,
         )  # fmt: skip
         if query.depth > MAX_CHAINED_COUNT:
             raise QueryError(
@@ -207,6 +207,7 @@ class QueryRegistry:
 
     def install(self, query: AttachedQuery) -> None:
         """Attach a query to its events, or to the query whose values it reads."""
+        self._budget.join(query.account)
         if isinstance(query, DerivedQuery):
             self._begin(query)
             return
@@ -307,6 +308,7 @@ class QueryRegistry:
         with self._moving:
             for query in queries:
                 query.detached = True
+                self._budget.leave(query.account)
                 if isinstance(query, DerivedQuery):
                     query.leave()
             self.chained = tuple(query for query in self.chained if not query.detached)
@@ -319,8 +321,6 @@ class QueryRegistry:
         gone = {query for query in queries if query.on}
         if not gone:
             return
-        for query in gone:
-            query.meter.forget()
         with self._moving:
             for event in {query.on for query in gone}:
                 source = self._sources.open(event)

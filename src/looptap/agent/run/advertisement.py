@@ -14,11 +14,10 @@ from looptap.protocol.files.connection import ConnectionFile, publish, remake, s
 from looptap.protocol.files.ended_runs import Ended, abandoned, note
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
+from looptap.protocol.process.identity import REPLACED
 from looptap.store.layout.run_path import store_path
 from looptap.streams.native.surroundings import one_in_process
 
-REPLACED = "its process has become another program (exec)"
-"""The end of a run that an exec has ended."""
 STALE_FILE_SECONDS = 3600.0
 """Seconds since its last touch for which the file of a dead run stays, unless a user runs looptap ls --clean."""
 
@@ -58,7 +57,7 @@ def _end_earlier_passes(directory: Path) -> None:
     Its id and its start remain, so clients would take them for alive.
     """
     for path, run in abandoned(directory, _open_runs):
-        note_end(run, [path], REPLACED, store_path(run.id, rank=run.rank))
+        note_end(run, [path], f"its process {REPLACED}", store_path(run.id, rank=run.rank))
 
 
 def _tidy(directory: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from looptap.protocol.messages import RunInfo
 from looptap.store.errors import StoreError
 from looptap.store.layout.run_path import SUFFIX, store_path
-from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.loop.loop_observer import LoopObserver
 
 MAX_FILES = 32
 """Files that are read, the newest ones."""

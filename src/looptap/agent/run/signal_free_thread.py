@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import _thread
 import threading
+from _queue import SimpleQueue  # that of queue may be gevent's, which waits for no other thread
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import TypeVar
+
+from looptap.streams.native.surroundings import require_threads
 
 Result = TypeVar("Result")
 
@@ -14,8 +16,10 @@ Result = TypeVar("Result")
 def run_uninterrupted(do: Callable[[], Result], name: str) -> Result:
     """Run a function on a thread called ``name``; return its result or raise.
 
-    Ctrl-C ends the wait but not the work. If no thread can be started, the function runs on this one.
+    Ctrl-C ends the wait but not the work. If no thread can be started, the function runs on this one. Raises NoThreads
+    where threads are not the system's.
     """
+    require_threads()
     came: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
     begun: SimpleQueue[bool] = SimpleQueue()
 

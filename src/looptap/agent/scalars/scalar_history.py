@@ -1,6 +1,6 @@
 """`ScalarHistory`: marks events to look at, and keeps their numbers.
 
-The first hundred events of each type are all looked at. After that the I/O thread marks each type at most 10 times a
+The first hundred events of each type are all looked at. After that the I/O thread marks each type at most 4 times a
 second, and less often as its table thins out: after ten minutes of training twice a second, after an hour with each
 heartbeat, so that the newest numbers stay fresh. The training thread copies the numbers of a marked event
 (`agent/loop/plain_numbers.py`); all else happens here.
@@ -26,7 +26,7 @@ from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
 from looptap.store.kept_scalars import SPEED, chosen, fields_of
 from looptap.streams.values.device_transfer import DeviceCopy
 
-MIN_LOOK_INTERVAL_SECONDS = 0.1
+MIN_LOOK_INTERVAL_SECONDS = 0.25
 """Seconds between two looks at events of one type, at least."""
 MAX_LOOK_INTERVAL_SECONDS = 1.0
 """Seconds between two looks in a long run, whose table takes fewer, and at a type whose events carry no number."""

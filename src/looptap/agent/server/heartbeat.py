@@ -35,7 +35,6 @@ class Heartbeat:
         if now > self._last:
             self._budget.io = (cpu - self._cpu) / (now - self._last)
         self._cpu, self._last = cpu, now
-        self._budget.io_schedule.is_this_thread()
         self._liveness.beat()
 
     def send(self, confirm: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -121,7 +122,8 @@ class Subscription:
     """One stream of one client: its query, and the values ready to be sent.
 
     ``source`` has the values: this client's part of those of a query, which others may share, or its cursor in the
-    history of a ``declared`` stream. ``ask`` is the request that attached the query.
+    history of a ``declared`` stream. ``ask`` is the request that attached the query. It ends after ``most`` values, if
+    that is not 0.
     """
 
     def __init__(
@@ -134,9 +136,10 @@ class Subscription:
         declared: bool = False,
         low_latency: bool = False,
         ask: m.Attach | None = None,
+        most: int = 0,
     ) -> None:
         self.number, self.client, self.query, self.source, self.declared = number, client, query, source, declared
-        self.low_latency, self.ask = low_latency, ask
+        self.low_latency, self.ask, self._most = low_latency, ask, most if most > 0 else sys.maxsize
         self.name = ask.name if ask is not None else ""
         self.sink: ValueSink = query.sink
         """The output of its query."""
@@ -199,6 +202,9 @@ class Subscription:
 
     def end(self, reason: str, *, at_once: bool = False) -> None:
         """End the stream for this client, after the newest value or the last sent."""
+        if at_once:
+            self.ready.clear()
+            self._released = self._reached - self._before
         if self.declared or self.query.state == "live":
             self.source.stop(at_once=at_once)
             if self.source.shared and not self.declared:  # what others make of the query is not this client's
@@ -208,6 +214,9 @@ class Subscription:
 
     def next(self, count: int, size: int) -> ValueBatch | None:
         """Return the next values; they stay until `take`."""
+        count = min(count, self._most - self.sent)
+        if not count:
+            return None
         if self.query.recorder is None:
             return self.source.peek(count, size)
         left = count
@@ -229,6 +238,8 @@ class Subscription:
             self._reached = self._before + columns.numbers[-1]
             for _ in range(count):
                 self.ready.popleft()
+        if self.sent >= self._most:
+            self.end(f"all {self.sent:,} values that it was to have", at_once=True)
 
     @property
     def last(self) -> int:

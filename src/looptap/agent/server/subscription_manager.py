@@ -203,9 +203,11 @@ class SubscriptionManager:
         self, client: ClientSession, attach: m.Attach, query: AttachedQuery, fan_out: FanOut, base: int,
         shared: SharedQuery | None,
     ) -> None:  # fmt: skip
-        low_latency = attach.latency == "low"
-        stream = Subscription(attach.stream, client, query, fan_out.open(base), low_latency=low_latency, ask=attach)
-        stream.shared = shared
+        low_latency, source = attach.latency == "low", fan_out.open(base)
+        stream = Subscription(
+            attach.stream, client, query, source, low_latency=low_latency, ask=attach, most=attach.count
+        )
+        stream.shared, query.account.client = shared, client.peer
         if shared is not None:
             self._shared.leader(shared)
         self._exporter.add(stream)
@@ -217,7 +219,8 @@ class SubscriptionManager:
         if not ask.above:
             reader.hold_oldest()
         low_latency = ask.latency == "low" and not client.viewer
-        self._exporter.add(Subscription(ask.stream, client, query, reader, declared=True, low_latency=low_latency))
+        stream = Subscription(ask.stream, client, query, reader, declared=True, low_latency=low_latency, most=ask.count)
+        self._exporter.add(stream)
         self._queries.schedule_command(query)
         quiet = declared.logged or client.viewer
         text = "" if declared.logged else pipeline.text
@@ -305,6 +308,7 @@ class SubscriptionManager:
                 raise LimitReached(BUSY)
             self._sources.drain()
             query.continue_from(stream.query)
+            query.account.client = stream.client.peer
             source = ChainedSource(stream.source, fan_out.open(stream.source.number))
             self._exporter.continue_with(stream, query, source)
             self._queries.install(query)

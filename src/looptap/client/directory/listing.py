@@ -18,6 +18,7 @@ from looptap.client.transport.tunnel.process import CommandRoute
 from looptap.protocol.errors import LinkError, NoAnswer, RefusedKey, RunEnded, UnsafeFile
 from looptap.protocol.files.connection import IPC, ConnectionFile
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.process.identity import GONE
 
 if TYPE_CHECKING:
     from looptap.client.run import Run
@@ -60,6 +61,11 @@ class RunListing:
         there = {rank for rank, run in self.members.items() if run.alive is not False}
         return tuple(rank for rank in range(self.ranks) if rank not in there)
 
+    @property
+    def end(self) -> str:
+        """What has become of its process, of one that is not alive."""
+        return f"its process {self.pid} {(self.file.process.end() if self.file else GONE) or GONE}"
+
     def attach(self, timeout: float = REPLY_SECONDS, *, follow: bool = False) -> Run:
         """Attach to this run. Raises what `attach` raises."""
         self.usable()
@@ -71,7 +77,7 @@ class RunListing:
         if self.file is None:
             raise UnsafeFile(self.problem)
         if self.alive is False:
-            raise RunEnded(f"The run {self.id} has ended: its process {self.pid} is gone.")
+            raise RunEnded(f"The run {self.id} has ended: {self.end}.")
         return self.file
 
     def unreachable(self, error: LinkError) -> LinkError:

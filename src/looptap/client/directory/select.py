@@ -132,7 +132,7 @@ def _nothing(
     if gone is not None:
         return _past(
             gone.started,
-            f"The run {gone.id} has ended: its process {gone.pid} is gone. It began {_day(gone.started)}."
+            f"The run {gone.id} has ended: {gone.end}. It began {_day(gone.started)}."
             f"{others}{_stored(gone.id)}",
         )
     if name is None and problems:

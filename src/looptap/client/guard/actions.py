@@ -84,7 +84,7 @@ def end(process: Process | None, until: float, over: threading.Event) -> str:
             except OSError as error:
                 return f"failed: {error}"
             return f"SIGTERM to process {process.pid}"
-    return "not needed: the process has ended"
+    return "not needed: the run has ended"
 
 
 def sentence(firing: Firing) -> str:

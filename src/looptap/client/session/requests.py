@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
@@ -12,6 +14,7 @@ from typing import Any, Generic
 
 import msgspec
 
+from looptap.client.transport.timeouts import Silence
 from looptap.protocol.codec import decode_from_client, encode
 from looptap.protocol.errors import (
     BadEndpoint,
@@ -62,11 +65,17 @@ class _PendingRequest(Generic[R]):
 class PendingRequests:
     """The pending requests of a session; ``outlook`` says why a reply may not come.
 
+    ``silence`` returns the seconds since the agent's last sign of life.
     ``send`` returns False while there is no link: then the request waits for the next one, as long as its caller does.
     """
 
-    def __init__(self, send: Callable[[bytes], bool], outlook: Callable[[], str] = str) -> None:
-        self._send, self._outlook = send, outlook
+    def __init__(
+        self,
+        send: Callable[[bytes], bool],
+        outlook: Callable[[], str] = str,
+        silence: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self._send, self._outlook, self._silence = send, outlook, silence
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _PendingRequest[Any]] = {}
         self._lock = threading.RLock()  # over a link within the process the answer is here before `send` returns
@@ -113,10 +122,17 @@ class PendingRequests:
             pending.sent = pending.ever = False
 
     def wait(self, answer: Future[R], timeout: float, what: str) -> R:
-        """Wait for the reply. Raises the request's error, NoAnswer after ``timeout`` s."""
+        """Wait for the reply. Raises the request's error, NoAnswer after ``timeout`` s.
+
+        If ``timeout`` is a `Silence`, it is as long as the agent says nothing.
+        """
+        began, left = time.monotonic(), timeout
         try:
-            if not wait_interruptibly(lambda seconds: futures.wait((answer,), seconds).done, timeout):
-                raise self._late(answer, timeout, what)
+            while not wait_interruptibly(lambda seconds: futures.wait((answer,), seconds).done, left):
+                waited = time.monotonic() - began
+                left = timeout.left(waited, self._silence()) if isinstance(timeout, Silence) else 0.0
+                if not left:
+                    raise self._late(answer, timeout if waited < timeout + 1 else round(waited), what)
             return answer.result(0.0)
         except BaseException:
             self.forget(answer)

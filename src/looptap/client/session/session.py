@@ -88,7 +88,7 @@ class Session:
         """``follow``: whether the session continues with the next run of the same name."""
         self.vitals = Vitals()
         self.transport = transport
-        self.requests = PendingRequests(self._send, lambda: self.outlook(""))
+        self.requests = PendingRequests(self._send, lambda: self.outlook(""), lambda: self.vitals.silence)
         self.callbacks = CallbackThread()
         self.streams = StreamTable()
         self.values = ValueReceiver(self.streams, transport)
@@ -217,7 +217,7 @@ class Session:
             )  # fmt: skip
         if self.role != VIEWER:
             return attach
-        return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
+        return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency, attach.count)
 
     def outlook(self, on: str) -> str:
         """Return reasons why a query on the event ``on`` yields no value, if known."""

@@ -7,6 +7,7 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 
 import msgspec
 
@@ -189,6 +190,12 @@ class LiveStream(SentStream, Stream):
         self.feed.finish(ENDED, "closed")
         self.run.session.streams.forget(self.attach.stream)
 
+    def __enter__(self) -> LiveStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
     # ------------------------------------------------------------ for its session, on the transport's thread
 
     def attached(self, info: SubscriptionInfo) -> None:
@@ -279,7 +286,8 @@ class LiveStream(SentStream, Stream):
                 self._offset = self.newest
         above = min(max(0, self.newest - self._offset), MAX_VALUE_NUMBER)
         on = self.attach.on if self.declared is None else ""
-        return msgspec.structs.replace(self.attach, request=request, above=above, on=on)
+        count = max(1, self.attach.count - self.arrived) if self.attach.count else 0
+        return msgspec.structs.replace(self.attach, request=request, above=above, on=on, count=count)
 
     def end(self, state: str, reason: str, *, cut: bool = False) -> None:
         """End the stream; ``cut`` if the agent never reported the query's last number."""

@@ -46,7 +46,7 @@ _ENVELOPE_BYTES = 1 << 20  # what a message may have around its values
 class ZmqTransport:
     """A connection to the agent with key ``server``, at one of ``endpoints``.
 
-    ``still_there`` says whether the run may still be there (None: unknown); a lost link is given up once it says no.
+    ``ended`` says how the run has ended, if that is known; a lost link is given up then.
     A ``route`` is asked for an endpoint each time; ``endpoints`` are then names to be shown.
     """
 
@@ -57,12 +57,12 @@ class ZmqTransport:
         keys: KeyPair,
         *,
         limits: Limits | None = None,
-        still_there: Callable[[], bool | None] = lambda: None,
+        ended: Callable[[], str] = str,
         route: Route | None = None,
     ) -> None:
         self._endpoints, self._server, self._keys = tuple(endpoints), server, keys
         self._limits = limits or Limits()
-        self._still_there, self._route = still_there, route
+        self._ended, self._route = ended, route
         self.failures = 0
         """The number of the receiver's exceptions, the newest of which is `last_failure`."""
         self.last_failure: Exception | None = None
@@ -174,8 +174,8 @@ class ZmqTransport:
                 self._last_error = error
                 if attempt >= len(self._endpoints) and not doubtful:
                     return error  # a silent one is asked again until `start` gives up
-            elif self._still_there() is False:
-                return RunEnded("The run's process is gone.")
+            elif end := self._ended():
+                return RunEnded(end)
             elif isinstance(error, RefusedKey | WrongServer) and not doubtful:
                 return error
             self._pause(pause)

@@ -14,6 +14,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+GONE, REPLACED = "is gone", "has become another program (exec)"
+"""How a process has ended, or the program in it, as the end of a sentence."""
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's name of the namespace outside any container
 
 
@@ -48,20 +50,24 @@ class Process(msgspec.Struct, frozen=True):
         return cls(socket.gethostname(), _machine_id(), boot_id(), _namespace(), pid, start, program_of(pid))
 
     def alive(self) -> bool | None:
-        """Return True if it runs, and the same program; None if that is unknown.
+        """Return True if it runs, and the same program; None if that is unknown."""
+        end = self.end()
+        return None if end is None else not end
 
-        That is on another host or in another container.
+    def end(self) -> str | None:
+        """Return how it has ended, `GONE` or `REPLACED`; empty if it runs.
+
+        None if that is unknown, as on another host or in another container.
         """
         if (self.host, self.machine, self.namespace) != (socket.gethostname(), _machine_id(), _namespace()):
             return None
         if self.boot != boot_id():
             # Containers and cloned machines may share all of the above without being the same one.
-            return False if self.machine and self.namespace == _FIRST_NAMESPACE else None
+            return GONE if self.machine and self.namespace == _FIRST_NAMESPACE else None
         start = start_time(self.pid)
         if not start or start != self.start:
-            return None if start is None else False
-        program = program_of(self.pid) if self.program else ""
-        return not program or program == self.program
+            return None if start is None else GONE
+        return REPLACED if self.program and program_of(self.pid) not in ("", self.program) else ""
 
     def pulse(self) -> tuple[str, float] | None:
         """Return its state, a letter of Linux, and its seconds of processor time.
@@ -81,8 +87,8 @@ class Process(msgspec.Struct, frozen=True):
 
         ``busy_before`` is its processor time at an earlier pulse.
         """
-        if self.alive() is False:
-            return f"the job's process {self.pid} is gone."
+        if end := self.end():
+            return f"the job's process {self.pid} {end}."
         if (pulse := self.pulse()) is None:
             return ""
         state, busy = pulse

@@ -51,7 +51,7 @@ def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
     if plain.dtype.itemsize == 0:  # only empty strings: the header must not claim items that take no room
         plain = plain.astype(f"{plain.dtype.kind}1")
     name = plain.dtype.str
-    if not _DTYPE.fullmatch(name) or plain.dtype.names:
+    if not _DTYPE.fullmatch(name):
         raise MalformedArray(f"is an array of {value.dtype}, which cannot be sent. Convert it with .astype(...).")
     flat = np.ascontiguousarray(plain).reshape(-1)
     if problem := _problem(plain.shape, plain.dtype.kind, flat):

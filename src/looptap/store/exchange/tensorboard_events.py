@@ -7,7 +7,6 @@ masked CRC-32C of the data. The data is an `Event`: wall_time = 1 (double), step
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -111,11 +110,7 @@ _MAX_CHECKED_BYTES = 65_536  # bytes of a record that is read (CRC: 80 ns a byte
 
 
 def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
-    """Yield the scalars of an event file up to where it is cut off. Raises Damaged.
-
-    An event whose time is no number gets that of the one before it.
-    """
-    before = 0.0
+    """Yield the scalars of an event file up to where it is cut off. Raises Damaged."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
         if check != masked_crc(head[:8]) or length > _MAX_RECORD_BYTES:
@@ -128,9 +123,7 @@ def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
             return
         if struct.unpack("<I", tail)[0] != masked_crc(data):
             raise Damaged("a record is damaged")
-        for point in _scalars(data):
-            before = point.wall if math.isfinite(point.wall) else before
-            yield point._replace(wall=before)
+        yield from _scalars(data)
 
 
 def _scalars(event: bytes) -> Iterator[ScalarPoint]:

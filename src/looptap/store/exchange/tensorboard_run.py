@@ -12,7 +12,7 @@ from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_events import Damaged, ScalarPoint, read
 from looptap.store.layout.columns import fact, stored
 from looptap.store.layout.run_path import FOLDER, kept
-from looptap.store.layout.schema import create
+from looptap.store.layout.schema import MAX_WALL_SECONDS, create
 
 MAX_CURVES = 10_000
 """Maximum number of tags in a directory."""
@@ -49,8 +49,9 @@ def imported(place: Path) -> sqlite3.Connection:
     """Return an in-memory database with a stream for each tag.
 
     ``place`` is a folder or an event file. Tags in a subfolder are named folder/tag. The event number is the step;
-    times are wall clock. Of a damaged file, what comes before the damage is read, as TensorBoard does, and the run's
-    farewell says so. Raises StoreError if there is no event file, or none can be read.
+    times are wall clock. Of a damaged file, what comes before the damage is read, as TensorBoard does. A time that no
+    clock shows gives way to the one before it. The run's farewell says both. Raises StoreError if there is no event
+    file, or none can be read.
     """
     directory, files = (place, event_files(place)) if place.is_dir() else (place.parent, [place])
     if not files:
@@ -63,14 +64,19 @@ def imported(place: Path) -> sqlite3.Connection:
         streams: dict[str, list[int]] = {}
         notes: list[str] = []
         connection.execute("BEGIN")
-        items = _rows(directory, files, streams, notes)
+        odd_times: list[float] = []
+        items = _rows(directory, files, streams, notes, odd_times)
         connection.executemany("INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", items)
         rows = [(number, name, "", "step", "", None, "") for name, (number, _) in streams.items()]
         connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, 1)", rows)
         if notes and not streams:
             raise StoreError(f"{place} has no scalar that can be read: {notes[0]}.")
         notes += _steps_back(connection, streams)
-        ((first, last),) = connection.execute("SELECT min(wall), max(wall) FROM items")
+        ((first, last),) = connection.execute("SELECT min(wall), max(wall) FROM items WHERE wall > 0")
+        if odd_times:
+            connection.execute("UPDATE items SET time = :first, wall = :first WHERE wall = 0", {"first": first or 0.0})
+            count, odd = len(odd_times), odd_times[0]
+            notes.append(f"times that no clock shows were left out ({count:,} in all, the first {odd:g})")
         facts = {
             "name": directory.resolve().name,
             "id": directory.resolve().name,
@@ -113,12 +119,14 @@ def _steps_back(connection: sqlite3.Connection, streams: dict[str, list[int]]) -
 
 
 def _rows(
-    directory: Path, files: list[Path], streams: dict[str, list[int]], notes: list[str]
+    directory: Path, files: list[Path], streams: dict[str, list[int]], notes: list[str], odd_times: list[float]
 ) -> Iterator[tuple[object, ...]]:
     """Yield item rows; count the items of each name's stream in ``streams``.
 
-    ``notes`` get a sentence for each file that cannot be read to its end.
+    ``notes`` get a sentence for each file that cannot be read to its end, ``odd_times`` the times that no clock shows.
+    In place of these stands the time before it, 0 at the beginning.
     """
+    wall = 0.0
     for path in files:
         folder = os.fsencode(path.parent.relative_to(directory)).decode(errors="replace")
         for scalar in _scalars(path, notes):
@@ -127,7 +135,11 @@ def _rows(
             if len(streams) > MAX_CURVES:
                 raise StoreError(f"{directory} has more than {MAX_CURVES:,} curves; name a folder below it.")
             place[1] += 1
-            yield (place[0], place[1], scalar.step, scalar.wall, scalar.wall, *stored(scalar.value))
+            if 0 < scalar.wall < MAX_WALL_SECONDS:
+                wall = scalar.wall
+            else:
+                odd_times.append(scalar.wall)
+            yield (place[0], place[1], scalar.step, wall, wall, *stored(scalar.value))
 
 
 def _scalars(path: Path, notes: list[str]) -> Iterator[ScalarPoint]:

@@ -14,6 +14,8 @@ from looptap.store.layout.series_view import SERIES
 
 APPLICATION = int.from_bytes(b"ltap", "big")
 """SQLite's application_id of a stored run."""
+MAX_WALL_SECONDS = 253_402_300_800.0
+"""Seconds from 1970 to the year 10,000: a wall time beyond is none."""
 SCHEMA_VERSION = 2
 """The version of the tables, SQLite's user_version: 2 since there are pages. A file of an older one stays readable."""
 

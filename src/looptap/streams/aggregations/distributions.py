@@ -36,8 +36,6 @@ class Median(QuantileSketch):
 
     def result(self) -> Any:
         """Return the median, NaN with a NaN item; raises ``StatisticsError`` if empty."""
-        if not self.n and not self._buffer:
-            raise statistics.StatisticsError("no median for empty data")
         if self.exact and not self._any_nan():
             return statistics.median(self._buffer)
         return self.quantile(0.5)

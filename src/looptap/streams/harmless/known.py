@@ -21,6 +21,7 @@ import sys
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -53,15 +54,14 @@ COMPUTES = [
 ]
 """Functions that compute from their arguments: these, and all that they contain, have to be plain values."""
 
-HOLDS = [
-    *(getattr(builtins, name) for name in _words(
-        "list tuple zip enumerate reversed iter next len type isinstance issubclass id callable map filter"
-    )),
+ITERATES = [
+    list, tuple, zip, enumerate, reversed, map, filter, collections.deque,
     *(value for name, value in vars(itertools).items() if name[0] != "_" and callable(value)),
-    collections.deque, operator.is_, operator.is_not, functools.partial, operator.itemgetter, operator.attrgetter,
-    inspect.signature,
 ]
-"""Functions that hold or count their arguments, which may be anything."""
+"""Functions that hold or count the items of their arguments, which may be anything."""
+
+HOLDS = [id, callable, operator.is_, operator.is_not, functools.partial]
+"""Functions that use nothing of their arguments."""
 
 SHOWS = [str, repr, ascii, format]
 """Functions that make text of their first argument."""
@@ -106,7 +106,8 @@ _TORCH_ELSEWHERE = _words(
     "cuda.memory_stats cuda.is_current_stream_capturing xpu.is_current_stream_capturing "
     "distributed.is_initialized distributed.is_available distributed.get_rank "
     "distributed.get_world_size backends.mps.is_available Generator.initial_seed "
-    "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic _C._get_tracing_state"
+    "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic _C._get_tracing_state "
+    "_C._to_dlpack _C._to_dlpack_versioned"
 )
 
 MUTATORS = frozenset(_words(
@@ -135,11 +136,6 @@ TENSOR_NEVER = frozenset(_words(
     "module_load pin_memory"
 ))
 """Methods of tensors that change what no operator shows."""
-TENSOR_ATTRIBUTES = frozenset(_words(
-    "shape ndim dtype device grad requires_grad is_leaf T mT H mH real imag nbytes itemsize is_cpu is_cuda is_mps "
-    "is_meta is_sparse is_quantized layout data names grad_fn retains_grad output_nr _version is_nested is_xpu"
-))
-
 MODULE_METHODS = frozenset(_words(
     "parameters named_parameters buffers named_buffers modules named_modules children named_children get_submodule "
     "get_parameter get_buffer __len__ __iter__ __getitem__ __contains__ keys values items _get_name"
@@ -164,11 +160,15 @@ def of_identity() -> dict[int, tuple[Callable[..., Any], str]]:
     def add(functions: Iterable[Any], rule: str) -> None:
         found.update((id(f), (f, rule)) for f in functions)
 
-    for one in (getattr, hasattr, vars, setattr, delattr):
-        add([one], one.__name__)
     add(_language, "helper")
     add(COMPUTES, "computes")
+    add(ITERATES, "iterates")
     add(HOLDS, "holds")
+    for one in (getattr, hasattr, vars, setattr, delattr, len, next, itertools.repeat):
+        add([one], one.__name__)
+    add((isinstance, issubclass), "class")
+    add((type, iter, inspect.signature, weakref.ref), "alone")
+    add((operator.itemgetter, operator.attrgetter), "getter")
     add(KEYS, "keys")
     add(SHOWS, "shows")
     add(SILENT, "silent")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import datetime
 import functools
-import inspect
 import operator
 import sys
 import types
@@ -93,7 +92,7 @@ _OF_PYTHON = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 
 def kind_of(value: Any) -> int:
     """Classify a value by its exact type."""
-    return kind_of_type(type_of(value))
+    return kind_of_type(type(value))
 
 
 def types_in(values: Iterable[Any]) -> Iterable[type]:
@@ -140,6 +139,12 @@ def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
     return otherwise
 
 
+def of_python(kind: type, name: str) -> Any:
+    """Return a method of a class that is written in Python; None for any other."""
+    held = of_class(kind, name)
+    return held if type(held) is types.FunctionType else None
+
+
 LIBRARIES = frozenset({
     "abc", "argparse", "builtins", "collections", "datetime", "decimal", "enum", "fractions", "jax", "jaxlib",
     "looptap", "matplotlib", "mlx", "numpy", "pandas", "pathlib", "PIL", "polars", "pyarrow", "tensorflow", "torch",
@@ -154,7 +159,7 @@ def is_ordinary(kind: Any) -> bool:
     meta = type(kind)
     if meta is type or _of_libraries.get(id(meta)) is meta:
         return True
-    others = [one for one in order_of(meta) if not _is_of_library(one)]
+    others = [one for one in order_of(meta) if is_written(one) and package_of(one) not in LIBRARIES]
     if not others:
         _of_libraries[id(meta)] = meta
     return all(map(_only_makes, others))
@@ -165,17 +170,19 @@ def _only_makes(meta: type) -> bool:
     return held.keys() <= _OF_METACLASSES and {*map(id, map(type, held.values()))} <= _PARTS_OF_METACLASSES
 
 
-def _is_of_library(meta: Any) -> bool:
-    """Return True for a metaclass of a library, whatever it says of itself."""
-    return not is_written(meta) or (module_of(meta).partition(".")[0] in LIBRARIES and is_found(meta))
-
-
 def is_written(kind: type) -> bool:
     """Return True for a class that a class statement has made, and not C."""
     return bool(_flags_of(kind) & (1 << 9))  # Py_TPFLAGS_HEAPTYPE
 
 
-def is_found(kind: type) -> bool:
+def package_of(kind: type) -> str:
+    """Return the package that has a class; "" for one that only says so."""
+    module = module_of(kind)
+    is_known = _is_found(kind) or not is_written(kind)
+    return module.partition(".")[0] if is_known and not module.startswith("looptap.examples") else ""
+
+
+def _is_found(kind: type) -> bool:
     """Return True for a class that stands where it says it does."""
     found: Any = sys.modules.get(module_of(kind))
     name = _qualname_of(kind)
@@ -237,14 +244,14 @@ OF_TEXT = ("__str__", "__repr__", "__format__")
 @functools.lru_cache(maxsize=MAX_TYPES)
 def is_of_looptap(kind: type) -> bool:
     """Return True for exactly a class of looptap's own, whatever it says of itself."""
-    module = module_of(kind)
-    if not module.startswith("looptap.") or module.startswith("looptap.examples"):
-        return False
-    row = is_found(kind.__bases__[0]) and all(  # a row's type is made with its names, and holds what gives its items
-        type(one) in (str, tuple, types.NoneType) or (type(one) is property and type(one.fget) is operator.itemgetter)
-        for one in held_by(kind).values()
+    base = kind.__bases__[0] if kind.__bases__ else object
+    return package_of(kind) == "looptap" or (  # a row's type is made with its names, and holds what gives its items
+        package_of(base) == "looptap" and module_of(kind) == module_of(base) and all(
+            type(one) in (str, tuple, types.NoneType)
+            or (type(one) is property and type(one.fget) is operator.itemgetter)
+            for one in held_by(kind).values()
+        )
     )
-    return is_found(kind) or (row and module_of(kind.__bases__[0]) == module)
 
 
 _OF_METACLASSES = frozenset({
@@ -267,7 +274,7 @@ def _own_operators(kind: type) -> bool:
 
 
 def _classified(kind: type) -> int:
-    if issubclass(kind, tuple) and all(_same(kind, tuple, name) for name in _OF_TUPLES):
+    if issubclass(kind, tuple) and _same(kind, tuple, _OF_TUPLES):
         return OTHER if _own_operators(kind) else SEQUENCE  # named tuples, and what torch returns for max(dim)
     if module_of(kind).startswith("numpy.ma"):
         return {"MaskedArray": ARRAY, "MaskedConstant": ATOM}.get(kind.__name__, OTHER)
@@ -278,7 +285,7 @@ def _classified(kind: type) -> int:
         return TENSOR
     if kind in (torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format):
         return ATOM
-    if issubclass(kind, torch.nn.Module) and all(_same(kind, torch.nn.Module, name) for name in _OF_MODULES):
+    if issubclass(kind, torch.nn.Module) and _same(kind, torch.nn.Module, _OF_MODULES):
         return MODULE
     return OTHER
 
@@ -293,8 +300,9 @@ _OF_MODULES = (
 )
 
 
-def _same(kind: type, base: type, name: str) -> bool:
-    return inspect.getattr_static(kind, name, None) is inspect.getattr_static(base, name, None)
+def _same(kind: type, base: type, names: Iterable[str]) -> bool:
+    """Return True if a class holds nothing else under these names than its base."""
+    return all(of_class(kind, name) is of_class(base, name) for name in names)
 
 
 def is_plain(value: Any) -> bool:
@@ -393,8 +401,7 @@ def _plain_modules(model: Any) -> bool | None:
         waiting.extend(children)
         if len(seen) > MAX_MODULES:
             return None
-    base = torch.nn.Module
-    return lists and all(of_class(kind, name) is of_class(base, name) for kind in kinds for name in _METHODS)
+    return lists and all(_same(kind, torch.nn.Module, _METHODS) for kind in kinds)
 
 
 def sharded_type() -> Any:

@@ -22,14 +22,13 @@ from looptap.streams.harmless.plain import (
     TENSOR,
     attributes_of,
     is_a,
-    is_found,
     is_plain,
     is_plain_model,
-    is_written,
     kind_of,
-    module_of,
     of_class,
+    of_python,
     order_of,
+    package_of,
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
@@ -86,9 +85,9 @@ def _contained(value: Any, depth: int) -> Any:
 
 def _of_object(value: Any, depth: int) -> Any:
     kind = type_of(value)
-    order = order_of(kind)
-    text = of_class(kind, "__repr__")
-    if of_class(kind, "__looptap_panel__") is not None and type(text) is types.FunctionType and not _is_known(kind):
+    order, is_known = order_of(kind), package_of(kind) in LIBRARIES
+    text = of_python(kind, "__repr__")
+    if text is not None and of_class(kind, "__looptap_panel__") is not None and not is_known:
         return to_copy(call(text, value))
     if is_a(value, (dict, types.MappingProxyType)) or Mapping in order:
         return {to_copy(key, depth + 1): to_copy(one, depth + 1) for key, one in call(_pairs_of, value)}
@@ -96,7 +95,7 @@ def _of_object(value: Any, depth: int) -> Any:
         return [to_copy(one, depth + 1) for one in call(_items_of, value)]
     if is_a(value, types.SimpleNamespace) or kind.__qualname__ == "Namespace":
         return {name: to_copy(one, depth + 1) for name, one in attributes_of(value).items()}
-    if _is_known(kind):
+    if is_known:
         return value
     if is_a(value, enum.Enum):
         return to_copy(attributes_of(value).get("_value_"), depth + 1)
@@ -112,15 +111,15 @@ def _of_object(value: Any, depth: int) -> Any:
     if type(size) is int and size > MAX_BYTES:
         raise Refusal(f"a {kind.__qualname__} of {size:,} bytes is over any max_bytes=: reduce it in the query")
     for name in _CONVERSIONS:
-        found = of_class(kind, name)
-        if type(found) is types.FunctionType:
+        found = of_python(kind, name)
+        if found is not None:
             return to_copy(call(found, value), depth + 1)
-    if type(of_class(kind, "__dlpack__")) is types.FunctionType:
+    if of_python(kind, "__dlpack__") is not None:
         return np.from_dlpack(_Exchanged(value))
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
         return {name: to_copy(one, depth + 1) for name, one in call(_fields_of, value, list(fields))}
-    own = [base for base in order if not _is_known(base)]
+    own = [base for base in order if package_of(base) not in LIBRARIES]
     for name in _READ:
         if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):
             raise _refusal(value, name)
@@ -172,10 +171,3 @@ def _refusal(value: Any, name: str) -> Refusal:
     return Refusal(
         f"copying a {type_of(value).__qualname__}, whose {name} is code of the job, is not known to be harmless"
     )
-
-
-def _is_known(kind: type) -> bool:
-    """Return True for a class that such a package has, whatever it says of itself."""
-    module = module_of(kind)
-    known = module.partition(".")[0] in LIBRARIES and not module.startswith("looptap.examples")
-    return known and (is_found(kind) or not is_written(kind))

@@ -12,6 +12,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -198,12 +199,14 @@ class _Compiler:
         return self.parts.code(EVENT, self.resolve(self.per_event(body, frozenset())))
 
     def resolve(self, body: ast.expr) -> ast.expr:
-        called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        called, parts = _called(body), _read_parts(body)
 
         def hook(node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
             if not isinstance(node, ast.Name) or node.id in bound or node.id.startswith("__"):
                 return None
-            if node.id in self.known and not (node.id == self.alias and self.alias != "e"):
+            if id(node) in called and node.id in self.names:  # a number of that name cannot be called
+                return None
+            if node.id in self.known and (node.id != self.alias or (self.alias == "e" and id(node) not in parts)):
                 return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
             if node.id == self.alias:
                 self.shadowed.add(node.id)
@@ -259,8 +262,7 @@ class _Compiler:
 
     def complete(self, body: ast.expr) -> None:
         """Raise an error for free names: outside an item there are no observables."""
-        called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call)}
-        source = self.spec.source
+        called, source = _called(body), self.spec.source
         for node in free_names(body):
             name = node.id
             if name in ("recent", "latest") and id(node) not in called:
@@ -297,7 +299,9 @@ class _Compiler:
         pipeline.mentions = pipeline.reads | texts
         free = {n.id for n in free_names(body)}
         alias = self.alias if pipeline.mapped else self.spec.item
-        pipeline.observed = observables_in(body, alias)
+        pipeline.observed = observables_in(body, alias) - self.words(body)
+        if any(n.id == alias == "e" and id(n) not in _read_parts(body) for n in free_names(body)):  # perhaps its own e
+            pipeline.observed |= {alias}
         pipeline.language = self.language(body, alias)
         pipeline.numbers, pipeline.checked = self.judge(body, alias), self.parts.checked
         pipeline.trusted = not pipeline.unsafe and free.isdisjoint(self.spec.functions)
@@ -312,6 +316,14 @@ class _Compiler:
         """Return the language names in ``body`` that an observable may hide."""
         free = {n.id for n in free_names(body)} - {self.spec.source, alias}
         return frozenset(free & {*self.names, "recent", "latest"} - self.known)
+
+    def words(self, body: ast.expr) -> set[str]:
+        """Return the names that no observable hides: called ones, modules, `events`."""
+        called, found = _called(body), set(CALLS) | {self.spec.source}
+        free = [*free_names(body)]
+        bare = {n.id for n in free if id(n) not in called}
+        language = {n.id for n in free} & self.names.keys()
+        return found | {name for name in language if name not in bare or issubclass(type(self.names[name]), ModuleType)}
 
     def judge(self, body: ast.expr, alias: str) -> frozenset[str] | None:
         """Return the names that arithmetic reads; None for code that is checked.
@@ -337,6 +349,16 @@ def _only_parameter(node: ast.Lambda, text: SourceText) -> str:
     if len(names) - len(a.defaults) > 1 or not names or a.vararg or a.kwarg or a.kwonlyargs:
         raise text.error("a query's function takes one parameter, the event.", node, "lambda e: e.loss")
     return names[0].arg
+
+
+def _called(body: ast.expr) -> set[int]:
+    """Return the ids of the nodes that are called."""
+    return {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
+
+
+def _read_parts(body: ast.expr) -> set[int]:
+    """Return the ids of the nodes of which attributes or items are read."""
+    return {id(node.value) for node in ast.walk(body) if isinstance(node, ast.Attribute | ast.Subscript)}
 
 
 def _observables(item: Any) -> set[str]:

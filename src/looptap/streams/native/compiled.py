@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-INTERFACE_VERSION = 7
+INTERFACE_VERSION = 8
 """What this version exchanges with the module. One built from older sources, in a checkout, has another number."""
 
 

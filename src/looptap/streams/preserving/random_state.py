@@ -52,15 +52,6 @@ def generator_state(generator: Any) -> Callable[[], None]:
     return partial(setattr, generator, "state", generator.state)
 
 
-def seeds_state(seeds: Any) -> Callable[[], None]:
-    """Return a function that restores a SeedSequence, as numpy copies one."""
-    try:
-        state = seeds.__reduce_cython__()[2]
-        return partial(seeds.__setstate_cython__, state)
-    except Exception:  # of another numpy
-        return lambda: None
-
-
 def _generators(torch: Any) -> list[Any]:
     """Return torch's default generators on the CPU and all devices in use."""
     if torch is None:

@@ -161,12 +161,6 @@ def _settings(torch: Any) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]
     ]
 
 
-def run_eagerly() -> None:
-    """Run compiled modules without compiling, until an open guard ends."""
-    if (module := _compiler()) is not None:
-        module._set_stance(module.DynamoStance("force_eager"))
-
-
 def _compiler() -> Any:
     """Return the module with torch.compile's stance; None if unloaded or compiling."""
     module: Any = sys.modules.get("torch._dynamo.eval_frame")

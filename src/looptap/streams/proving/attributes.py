@@ -10,9 +10,9 @@ import collections
 import functools
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
-from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
@@ -23,6 +23,7 @@ from looptap.streams.harmless.plain import (
     SEQUENCE,
     TENSOR,
     attributes_of,
+    held_by,
     is_a,
     is_of_looptap,
     is_of_torch,
@@ -33,6 +34,7 @@ from looptap.streams.harmless.plain import (
     module_of,
     name_of_type,
     of_class,
+    of_python,
     order_of,
     type_of,
 )
@@ -42,7 +44,6 @@ _READ_AS_THEY_ARE = frozenset((
     tuple, list, set, frozenset, collections.deque, types.FunctionType, types.MethodType, types.BuiltinFunctionType,
     functools.partial,
 ))
-_NAMES_OF_CLASSES = frozenset({"__name__", "__qualname__", "__module__", "__doc__", "__version__"})
 _NOWHERE = object()
 _BINDING = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -50,32 +51,36 @@ _BINDING = (
     type(functools.cache(lambda: None)), type(vars(collections.namedtuple("_", "one"))["one"]),
 )
 """What a class may hold that reading only binds."""
+_COMPUTING = {id(property.__get__): "fget", id(functools.cached_property.__get__): "func"}
+"""The functions that such descriptors call, by the identity of what reads them."""
 
 
 def read(value: Any, name: str) -> Any:
     """Return ``value.name``."""
-    kind = type_of(value)
+    kind: Any = type(value)
     what = kind_of_type(kind)
-    if what in (ATOM, ARRAY, MAPPING) or kind in _READ_AS_THEY_ARE or is_of_looptap(kind):
+    plainly = is_ordinary(kind) and (kind in _READ_AS_THEY_ARE or is_of_looptap(kind))
+    if plainly or what in (ATOM, ARRAY, MAPPING):
         return getattr(value, name)  # what a training system of ours exposes is made to be read
     if name == "__class__":
         return kind
+    if kind is types.ModuleType and name in value.__dict__:
+        return value.__dict__[name]
     if kind is super:
         return _of_super(value, name)
-    if issubclass(kind, types.ModuleType):
-        return _of_module(value, name)
     if issubclass(kind, type):
         return _of_class(value, name)
     if what == TENSOR:
-        return _of_tensor(value, name)
-    computed = of_class(kind, "__getattribute__")
-    if type(computed) is types.FunctionType:
+        unseen = name == "grad" and not value.is_leaf and not value.retains_grad
+        return None if unseen else as_object(value, name)  # where torch warns, on the terminal of the job
+    computed = of_python(kind, "__getattribute__")
+    if computed is not None:
         try:
             return call(computed, value, name)
         except AttributeError:
-            if type(of_class(kind, "__getattr__")) is not types.FunctionType:
+            if of_python(kind, "__getattr__") is None:
                 raise
-            return call(of_class(kind, "__getattr__"), value, name)
+            return call(of_python(kind, "__getattr__"), value, name)
     if issubclass(kind, _tensor_type()) and not module_of(kind).startswith("torch."):
         raise unknown(f"an attribute of {type_name(value)}, which computes all of them,")
     return as_object(value, name)
@@ -87,56 +92,58 @@ def _tensor_type() -> Any:
 
 def as_object(value: Any, name: str) -> Any:
     """Return what ``object.__getattribute__`` gives."""
-    kind = type_of(value)
+    kind = type(value)
     if name in ("__class__", "__dict__"):
         return kind if name == "__class__" else attributes_of(value)
-    if is_a(value, types.ModuleType):
-        return _of_module(value, name)
     if type(name) is not str:
         raise unknown(f"an attribute of {type_name(value)} by a name of the job's own")
     held = of_class(kind, name, _NOWHERE)
-    if held is _NOWHERE and kind_of_type(kind) != MODULE:
-        return _of_instance(value, name)
-    return _given(held, value, name)
+    if held is _NOWHERE or of_class(type(held), "__set__") is None:
+        own = attributes_of(value)
+        if name in own:
+            return own[name]
+        if held is _NOWHERE:
+            return _computed(value, name, own)
+    return _bound(held, value, kind, name)
 
 
-def _given(held: Any, value: Any, name: str) -> Any:
-    """Return what ``held``, which the class has under this name, gives for a value."""
-    kind = type_of(value)
-    get = of_class(type_of(held), "__get__")
-    if get is property.__get__ and type(held.fget) is types.FunctionType:
-        return call(held.fget, value)
-    if of_class(type_of(held), "__set__") is None and name in (own := attributes_of(value)):
-        return own[name]
-    if held is _NOWHERE:
-        return getattr(value, name)  # a part of a model
-    if get is functools.cached_property.__get__:
-        return call(held.func, value)  # nothing is written to the object
-    if module_of(type_of(held)) == "torch.distributions.utils":  # torch's own of the same kind
-        return call(held.wrapped, value)
-    of_c = type(held) is types.GetSetDescriptorType and not is_written(held.__objclass__)
-    if get is None or of_c or _only_binds(held):
+def _bound(held: Any, value: Any, kind: type, name: str) -> Any:
+    """Return what ``held``, an attribute of a class, gives for a value of it.
+
+    ``value`` is None for the class itself.
+    """
+    get = of_class(type(held), "__get__")
+    if get is None or _only_binds(held):
         return held if get is None else get(held, value, kind)
-    if type(get) is types.FunctionType:
+    computes = "wrapped" if module_of(type(held)) == "torch.distributions.utils" else _COMPUTING.get(id(get))
+    if computes is None and type(get) is types.FunctionType:
         return call(get, held, value, kind)
-    raise unknown(f"{type_name(value)}.{name}")
+    if computes is None or not (value is None or type(getattr(held, computes)) is types.FunctionType):
+        raise unknown(f"{name_of_type(kind)}.{name}")
+    return held if value is None else call(getattr(held, computes), value)  # nothing is written to the object
 
 
 def _only_binds(held: Any) -> bool:
     if type(held) is classmethod:  # over a property it would run that
         held = held.__func__
+    if type(held) is types.GetSetDescriptorType:
+        return not is_written(held.__objclass__)
     return is_a(held, _BINDING)
 
 
-def _of_instance(value: Any, name: str) -> Any:
-    """Return an attribute that the class lacks: of the object, or computed."""
-    own = attributes_of(value)
-    if name in own:
-        return own[name]
-    fallback = of_class(type_of(value), "__getattr__")
+def _computed(value: Any, name: str, own: Mapping[str, Any]) -> Any:
+    """Return an attribute that neither the class nor the object has."""
+    fallback, is_module = of_class(type(value), "__getattr__"), is_a(value, types.ModuleType)
+    if fallback is None and is_module:
+        if value is sys.modules.get("looptap"):
+            return getattr(value, name)  # loaded when it is first used
+        if "__getattr__" in own:
+            return call(own["__getattr__"], name)
     if fallback is None:
-        raise AttributeError(f"{type_of(value).__name__!r} object has no attribute {name!r}", name=name)
-    if is_of_torch(fallback) and fallback.__qualname__ == "Module.__getattr__":
+        simple = name_of_type(type(value)).rpartition(".")[2]
+        subject = f"module {own.get('__name__')!r}" if is_module else f"{simple!r} object"
+        raise AttributeError(f"{subject} has no attribute {name!r}", name=name)
+    if is_of_torch(fallback) and fallback.__qualname__ == "Module.__getattr__" and is_ordinary(type(value)):
         return fallback(value, name)
     if fallback is dict.__getitem__:
         return item(value, name)
@@ -145,62 +152,23 @@ def _of_instance(value: Any, name: str) -> Any:
     raise unknown(f"{type_name(value)}.{name}")
 
 
-def _of_module(value: Any, name: str) -> Any:
-    own = types.ModuleType.__getattribute__(value, "__dict__")
-    if name in own:
-        return own[name]
-    if name == "__dict__":
-        return own
-    if own.get("__name__") == "looptap":
-        return getattr(value, name)  # loaded when it is first used
-    held = of_class(type_of(value), name, _NOWHERE)
-    if held is not _NOWHERE:
-        return _given(held, value, name)
-    fallback = of_class(type_of(value), "__getattr__")
-    if fallback is not None:
-        return call(fallback, value, name)
-    if "__getattr__" in own:
-        return call(own["__getattr__"], name)
-    raise AttributeError(f"module {own.get('__name__')!r} has no attribute {name!r}", name=name)
-
-
 def _of_class(value: Any, name: str) -> Any:
     if not is_ordinary(value):
         raise unknown(f"an attribute of {name_of_type(value)}, whose metaclass is of the job's own,")
-    held = of_class(value, name)
-    get = of_class(type_of(held), "__get__")
-    if name in _NAMES_OF_CLASSES or get is None or _only_binds(held):
+    held, of_meta = of_class(value, name), of_class(type(value), name)
+    if of_class(type(held), "__get__") is None or of_class(type(of_meta), "__set__") is not None:
         return getattr(value, name)
-    if type(get) is types.FunctionType:
-        return call(get, held, None, value)
-    raise unknown(f"{name_of_type(value)}.{name}")
+    return _bound(held, None, value, name)
 
 
 def _of_super(value: Any, name: str) -> Any:
     """Return what `super()` reads, whose properties are followed."""
-    order = order_of(value.__self_class__)
-    for base in order[order.index(value.__thisclass__) + 1 :]:
-        held = base.__dict__.get(name, _NOWHERE)
-        if type(held) is property and type(held.fget) is types.FunctionType:
-            return call(held.fget, value.__self__)
-        if held is not _NOWHERE and not _only_binds(held) and of_class(type_of(held), "__get__") is not None:
-            raise unknown(f"super().{name}")
-        if held is not _NOWHERE:
-            return getattr(value, name)
+    kind, own = value.__self_class__, value.__self__
+    order = order_of(kind)
+    for base in order[[one is value.__thisclass__ for one in order].index(True) + 1 :]:
+        if name in held_by(base):
+            return _bound(held_by(base)[name], None if own is kind else own, kind, name)
     raise AttributeError(f"'super' object has no attribute {name!r}", name=name)
-
-
-def _of_tensor(value: Any, name: str) -> Any:
-    if name in value.__dict__:
-        return value.__dict__[name]
-    if name == "grad" and not value.is_leaf and not value.retains_grad:
-        return None  # where torch warns, on the terminal of the job
-    held = of_class(type_of(value), name, _NOWHERE)
-    if name in known.TENSOR_ATTRIBUTES or is_a(held, _BINDING):
-        return getattr(value, name)
-    if held is _NOWHERE:
-        raise AttributeError(f"'Tensor' object has no attribute {name!r}", name=name)
-    raise unknown(f".{name} of a tensor")
 
 
 def item(value: Any, key: Any) -> Any:
@@ -208,24 +176,20 @@ def item(value: Any, key: Any) -> Any:
     what, kind = kind_of(value), type_of(value)
     if what in (TENSOR, ARRAY):
         return made(operand(value)[index_of(key)], value, key)
+    found = of_class(kind, "__getitem__")
     if what in (ATOM, SEQUENCE):
         return value[index_of(key)]
-    if what == MAPPING:
-        if keyed(key) in value or (id(value) in current().own and kind is collections.defaultdict):
-            return value[key]
-        if kind is collections.Counter:
-            return 0
+    if found is list.__getitem__:
+        return found(value, index_of(key))
+    if found is dict.__getitem__:
+        if keyed(key) in dict.keys(value) or (id(value) in current().own and kind is collections.defaultdict):
+            return found(value, key)
+        missing = of_class(kind, "__missing__")
+        if missing is not None and kind is not collections.defaultdict:
+            return call(missing, value, key)
         raise KeyError(key if kind_of(key) == ATOM else type_name(key))
     if of_class(kind, "__looptap_names__"):
         return read(value, key)
-    found = of_class(kind, "__getitem__")
-    if found is dict.__getitem__:  # of a subclass
-        missing = of_class(kind, "__missing__")
-        if keyed(key) not in dict.keys(value) and missing is not None:
-            return call(missing, value, key)
-        return found(value, key)
-    if found is list.__getitem__:
-        return found(value, index_of(key))
     if type(found) is types.FunctionType:
         if what == MODULE and module_of(found).startswith("torch.nn."):
             if type(key) is slice and not module_of(kind).startswith("torch.nn."):

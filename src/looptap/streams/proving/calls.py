@@ -27,7 +27,6 @@ from looptap.streams.harmless.plain import (
     MAPPING,
     MODULE,
     OTHER,
-    attributes_of,
     is_a,
     is_of_looptap,
     is_ordinary,
@@ -38,6 +37,7 @@ from looptap.streams.harmless.plain import (
     module_of,
     name_of_type,
     of_class,
+    of_python,
     sharded_type,
     type_of,
     types_in,
@@ -67,6 +67,7 @@ from looptap.streams.proving.vouching import (
     type_name,
     unknown,
     vouch,
+    vouched,
 )
 from looptap.streams.proving.writing import copied_object, delete, fill, is_of_dataclass, make, write
 
@@ -84,8 +85,6 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
         return call(*given, **named)
     if kind is weakref.ReferenceType:
         return f()
-    if f is weakref.ref and len(given) == 1:
-        return f(*given)
     if kind is types.FunctionType:
         return _function(f, given, named)
     if kind is types.MethodType:
@@ -108,9 +107,9 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
         found = tuple([get(given[0], key) for key in f.__reduce__()[1]])
         return found[0] if len(found) == 1 else found
     if module_of(kind) == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
-        return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
-    found = of_class(kind, "__call__")
-    if type(found) is types.FunctionType:
+        return operate(f, name, *vouched(given, named))
+    found = of_python(kind, "__call__")
+    if found is not None:
         return call(found, f, *given, **named)
     raise unknown(name_of(f))
 
@@ -171,7 +170,7 @@ def _of_numpy(f: Any) -> bool:
 def _computed(f: Any, given: Any, named: Any) -> Any:
     if named.get("out") is not None or (type(f) is np.ufunc and len(given) > f.nin):
         raise Refusal(f"{name_of(f)} with out= would write to an array or a tensor")
-    given, named = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
+    given, named = vouched(given, named)
     if _of_numpy(f) or type(getattr(f, "__self__", None)) is np.ufunc:
         given, named = [shielded(one) for one in given], {k: shielded(v) for k, v in named.items()}
     result = f(*given, **named)
@@ -192,25 +191,6 @@ _COUNTING = (
     itertools.combinations_with_replacement,
 )
 """Functions whose arguments after the first are numbers."""
-
-
-def _held(f: Any, given: Any, named: Any) -> Any:
-    """Run a function that holds what it is given, or iterates it."""
-    if f is len:
-        return length(*given)
-    if f in (isinstance, issubclass):
-        return f(_without_class(given[0]), _classes(given[1]))
-    if f in (id, callable, operator.is_, operator.is_not, functools.partial) or (f is type and len(given) == 1):
-        return f(*given, **named)
-    if f in (operator.itemgetter, operator.attrgetter):
-        return f(*map(keyed, given))
-    if f is inspect.signature and is_a(given[0], (types.FunctionType, types.MethodType)):
-        return f(*given)
-    if f in (next, itertools.repeat):
-        return f(iterate(given[0]), *given[1:]) if f is next else f(given[0], *map(vouch, given[1:]))
-    if f in (type, inspect.signature) or (f is iter and len(given) > 1):
-        raise unknown(name_of(f))
-    return _iterated(f, given, named)
 
 
 def _iterated(f: Any, given: Any, named: Any) -> Any:
@@ -236,12 +216,19 @@ def _iterated(f: Any, given: Any, named: Any) -> Any:
     return f(*[found.pop(at) for at in range(len(given))], **found)
 
 
+def _alone(f: Any, given: Any, named: Any) -> Any:
+    """Run a function that calls nothing as long as it has one argument."""
+    if len(given) > 1 or (f is inspect.signature and not is_a(given[0], (types.FunctionType, types.MethodType))):
+        raise unknown(name_of(f))
+    return _iterated(f, given, named) if f is iter else f(*given, **named)
+
+
 def _without_class(value: Any) -> Any:
     """Return a value that does not compute its class."""
     if is_a(value, type):
         if not is_ordinary(value):
             raise unknown(f"the class of {name_of_type(value)}")
-    elif type(of_class(type_of(value), "__getattribute__")) is types.FunctionType or (
+    elif of_python(type_of(value), "__getattribute__") is not None or (
         of_class(type_of(value), "__class__") is not object.__dict__["__class__"] and kind_of(value) in (OTHER, MODULE)
     ):
         raise unknown(f"the class of {type_name(value)}")
@@ -312,9 +299,9 @@ def _helped_with(value: Any) -> Any:
 
 def _declared(f: Any, given: Any, named: Any) -> Any:
     """Run a function that looptap declares for queries, or a method of its own."""
-    own_object = given and is_of_looptap(type_of(given[0]))
-    arguments = [*given[:1], *map(vouch, given[1:])] if own_object else map(vouch, given)
-    return f(*arguments, **{k: vouch(v) for k, v in named.items()})
+    ours = given[:1] if given and is_of_looptap(type_of(given[0])) else ()
+    given, named = vouched(given[len(ours) :], named)
+    return f(*ours, *given, **named)
 
 
 def _getattr(f: Any, given: Any, named: Any) -> Any:
@@ -334,13 +321,15 @@ def _context(f: Any, given: Any, named: Any) -> Any:
         return contextlib.nullcontext()  # no graph is recorded, and the values are the same
     if len(given) == 1 and type(given[0]) is types.FunctionType:  # as a decorator
         return given[0]
-    return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    given, named = vouched(given, named)
+    return f(*given, **named)
 
 
 def _shows(f: Any, given: Any, named: Any) -> Any:
     if len(given) == 1 and f is not format:
         return shown(given[0], ord(f.__name__[0]))
-    return f(*map(shown, given[:1]), *map(vouch, given[1:]), **{k: vouch(v) for k, v in named.items()})
+    others, named = vouched(given[1:], named)
+    return f(*map(shown, given[:1]), *others, **named)
 
 
 def _refuses(f: Any, given: Any, named: Any) -> None:
@@ -348,13 +337,20 @@ def _refuses(f: Any, given: Any, named: Any) -> None:
 
 
 _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "computes": _computed, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr, "context": _context,
-    "declared": _declared, "shows": _shows, "applied": applied, "refuses": _refuses,
+    "computes": _computed, "iterates": _iterated, "keys": _keys, "helper": _helped, "getattr": _getattr,
+    "context": _context, "declared": _declared, "shows": _shows, "applied": applied, "refuses": _refuses,
+    "alone": _alone,
+    "holds": lambda f, given, named: f(*given, **named),
     "silent": lambda f, given, named: None,
+    "len": lambda f, given, named: length(*given),
+    "next": lambda f, given, named: next(iterate(given[0]), *given[1:]),
+    "repeat": lambda f, given, named: f(given[0], *map(vouch, given[1:])),
+    "class": lambda f, given, named: f(_without_class(given[0]), _classes(given[1])),
+    "getter": lambda f, given, named: f(*map(keyed, given)),
     "hasattr": lambda f, given, named: _getattr(f, (*given, _MISSING), named) is not _MISSING,
     "setattr": lambda f, given, named: write(given[0], vouch(given[1]), *given[2:]),
     "delattr": lambda f, given, named: delete(given[0], vouch(given[1])),
-    "vars": lambda f, given, named: own(dict(attributes_of(_without_class(given[0])))),
+    "vars": lambda f, given, named: own(dict(read(given[0], "__dict__"))),
     "copies": lambda f, given, named: copied_object(given[0], f is copy.deepcopy, {}),
 }
 
@@ -372,7 +368,7 @@ def _reader() -> Reader | None:
 bind_call(call)
 bind_reader(_reader)
 CHECKS.update({
-    "__call": call, "__read": read, "__item": item, "__Refusal": Refusal,
+    "__call": call, "__read": read, "__read_item": item, "__Refusal": Refusal,
     **{f"__{f.__name__}": f for f in (
         vouching.iterate, vouching.each, vouching.binary, vouching.unary, vouching.deep, vouching.shown,
         vouching.within, vouching.truth, vouching.own, vouching.keyed, vouching.keys, vouching.mapping,

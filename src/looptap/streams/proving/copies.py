@@ -29,12 +29,7 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import note
-from looptap.streams.preserving.module_state import CONTAINERS, MOST_BYTES, MOST_ITEMS, kind_of, unwrapped
-
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
-)
+from looptap.streams.preserving.module_state import HOOKS, MOST_ITEMS, StateCopier, is_container, kind_of, unwrapped
 
 
 def run(model: Any, given: Any, named: Any) -> Any:
@@ -56,7 +51,7 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
             copying = _Copying(gradient, train)
             asked = copying.module(model, "")
             copying.shares_leaves = gradient  # the gradient of an input may be what is asked for
-            inputs, words = [copying.value(one) for one in given], {k: copying.value(v) for k, v in named.items()}
+            inputs, words = [copying.copied(one) for one in given], {k: copying.copied(v) for k, v in named.items()}
             try:
                 with torch.set_grad_enabled(gradient):
                     return forward(asked, *inputs, **words)
@@ -75,142 +70,95 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
         evaluation.in_own_context = not outermost
 
 
-class _Copying:
+class _Copying(StateCopier):
     """One pass over the modules of a model and its inputs.
 
     The copy shares the parameters, or has aliases of them for gradients.
     """
 
     def __init__(self, gradient: bool, train: bool) -> None:
-        self._torch: Any = sys.modules["torch"]
-        self._gradient, self._train, self._bytes = gradient, train, 0
+        super().__init__()
+        self._gradient, self._train = gradient, train
         self.shares_leaves = False
         """Whether a leaf that requires a gradient is not copied."""
-        self._made: dict[int, Any] = {}
-        self._structure = self._torch.nn.Module.__annotations__
-        self._kept: list[Any] = []  # the originals, so that no identity is taken twice
+
+    def keep(self, original: Any, made: Any) -> Any:
+        """Note a copy, which the evaluation may change."""
+        if type(made) is self.torch.Tensor:
+            note(made, original)
+        else:
+            current().own[id(made)] = made
+        if type(made) is self.torch.Generator:
+            current().own[made._cdata] = made  # operators get it as another object of Python
+        return super().keep(original, made)
 
     def module(self, original: Any, path: str) -> Any:
+        """Return a copy of a module and of all below it."""
         type_of(original)
         original = unwrapped(original)
-        known = self._made.get(id(original))
-        if known is not None:
-            return known
+        if id(original) in self.made:
+            return self.made[id(original)][1]
         kind = kind_of(type_of(original))
         if kind.script:
             raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")
         self._admit(path, original, kind.sharded)
         for name in ("__call__", "__del__", "__getattribute__"):
-            if of_class(type_of(original), name) is not of_class(self._torch.nn.Module, name):
+            if of_class(type_of(original), name) is not of_class(self.torch.nn.Module, name):
                 raise Refusal(f"{type_of(original).__qualname__}.{name} is not known to be harmless")
         for name in ("_parameters", "_buffers", "_modules"):
             if type(original.__dict__[name]) not in (dict, OrderedDict):
                 raise Refusal(f"{name} of {type_of(original).__qualname__} is not known to be harmless")
         made: Any = object.__new__(type_of(original))
-        self._made[id(original)] = made
-        self._kept.append(original)
+        self.made[id(original)] = original, made
         current().copies[id(made)] = (made, original)
-        attributes = {
-            name: self.value(one) if name not in self._structure else one.copy() if type(one) in CONTAINERS else one
-            for name, one in original.__dict__.items()
-        }
-        for name in _HOOKS:
+        attributes = self.attributes(original)
+        for name in HOOKS:
             attributes[name] = OrderedDict(
                 (key, one) for key, one in attributes.get(name, {}).items() if _of_torch(one)
             )
         attributes["training"] = self._train and original.training
-        attributes["_parameters"] = {name: self._parameter(one) for name, one in original._parameters.items()}
-        attributes["_buffers"] = {name: self._tensor(one) for name, one in original._buffers.items()}
+        attributes["_parameters"] = {name: self.copied(one) for name, one in original._parameters.items()}
         attributes["_modules"] = {
             name: None if child is None else self.module(child, f"{path}.{name}".lstrip("."))
             for name, child in original._modules.items()
         }
         made.__dict__.update(attributes)
-        own = [made.__dict__, *(one for name, one in attributes.items() if name in self._structure)]
-        current().own.update({id(one): one for one in own if type(one) in CONTAINERS})
+        own = [made.__dict__, *(one for name, one in attributes.items() if name in self.structure)]
+        current().own.update({id(one): one for one in own if is_container(one)})
         return made
 
-    def value(self, value: Any, depth: int = 0) -> Any:
-        """Return a copy of what a module holds and may change."""
-        known = self._made.get(id(value))
-        if known is not None:
-            return known
-        kind = type_of(value)
-        if kind is self._torch.nn.Parameter:
-            return self._parameter(value)
-        if kind is self._torch.Tensor:
-            return self._tensor(value)
-        if issubclass(kind, self._torch.nn.Module) and not kind_of(kind).script:
+    def other(self, value: Any, depth: int) -> Any:
+        """Return a copy of a module, a method of one, or settings; others as they are."""
+        kind = type(value)
+        if issubclass(kind, self.torch.nn.Module) and not kind_of(type_of(value)).script:
             return self.module(value, kind.__name__)
-        if kind in CONTAINERS and len(value) <= MOST_ITEMS and depth < 10:
-            return self._container(value, depth)
-        if kind is tuple and len(value) <= MOST_ITEMS and depth < 10:
-            return tuple(self.value(one, depth + 1) for one in value)
-        if kind is types.MethodType and id(value.__self__) in self._made:
-            return types.MethodType(value.__func__, self._made[id(value.__self__)])
-        if kind is self._torch.Generator:
-            made = self._torch.Generator(device=value.device)
-            made.set_state(value.get_state())
-            current().own[id(made)] = current().own[made._cdata] = made  # operators get it as another object of Python
-            return made
-        return self._object(value, depth) if depth < 3 else value
-
-    def _object(self, value: Any, depth: int) -> Any:
-        """Return a copy of plain settings; any other object stays shared."""
+        if kind is types.MethodType and id(value.__self__) in self.made:
+            return types.MethodType(value.__func__, self.made[id(value.__self__)][1])
         held = attributes_of(value)
-        if not is_copyable(type_of(value)) or not all(map(_is_data, held.values())):
+        if depth > 2 or not is_copyable(kind) or not all(map(_is_data, held.values())):
             return value
-        made: Any = object.__new__(type_of(value))
-        self._made[id(value)] = made
-        self._kept.append(value)
-        current().own[id(made)] = made
-        object.__getattribute__(made, "__dict__").update({k: self.value(v, depth + 1) for k, v in held.items()})
+        made: Any = self.keep(value, object.__new__(kind))
+        object.__getattribute__(made, "__dict__").update({k: self.copied(v, depth + 1) for k, v in held.items()})
         return made
 
-    def _container(self, value: Any, depth: int) -> Any:
-        made = self._made[id(value)] = value.copy()
-        self._kept.append(value)
-        current().own[id(made)] = made
-        if is_a(value, dict):
-            for key, one in value.items():
-                made[key] = self.value(one, depth + 1)
-        elif not is_a(value, set):
-            for place, one in enumerate(value):
-                made[place] = self.value(one, depth + 1)
-        return made
-
-    def _parameter(self, parameter: Any) -> Any:
-        if parameter is None or not self._gradient:
+    def parameter(self, parameter: Any) -> Any:
+        """Return the parameter, or an alias of it that gets a gradient of its own."""
+        if not self._gradient or type(parameter) is not self.torch.nn.Parameter:
             return parameter
-        alias = self._made.get(id(parameter))
-        if alias is None:
-            alias = self._made[id(parameter)] = parameter.detach().requires_grad_(parameter.requires_grad)
-            self._kept.append(parameter)
-        return alias
+        return super().keep(parameter, parameter.detach().requires_grad_(parameter.requires_grad))
 
-    def _tensor(self, tensor: Any) -> Any:
-        if tensor is None or type(tensor) is not self._torch.Tensor:
-            return tensor
-        known = self._made.get(id(tensor))
-        if known is not None:
-            return known
-        if self.shares_leaves and tensor.is_leaf and tensor.requires_grad:
-            return tensor
-        if self._bytes + tensor.nbytes > MOST_BYTES:
-            return tensor  # shared: a write to it is refused
-        self._bytes += tensor.nbytes
-        made = self._made[id(tensor)] = tensor.detach().clone()
-        self._kept.append(tensor)
-        note(made, tensor)
-        return made
+    def tensor(self, tensor: Any) -> Any:
+        """Return a copy of a plain tensor; a write to any other is refused."""
+        shares = self.shares_leaves and tensor.is_leaf and tensor.requires_grad
+        return tensor if shares or type(tensor) is not self.torch.Tensor else super().tensor(tensor)
 
     def _admit(self, path: str, module: Any, sharded: bool) -> None:
         """Refuse a module that cannot run by itself, or not yet."""
         where = f"in {path!r} " if path else ""
         for name, parameter in module._parameters.items():
-            if parameter is None or type(parameter) is self._torch.nn.Parameter:
+            if parameter is None or type(parameter) is self.torch.nn.Parameter:
                 continue
-            if self._torch.nn.parameter.is_lazy(parameter):
+            if self.torch.nn.parameter.is_lazy(parameter):
                 raise _refused(f"{where}{name!r} does not exist before the first forward pass: query it after that")
             if hasattr(parameter, "to_local"):
                 raise _refused(f"{where}{name!r} is sharded, and to gather it all ranks would have to meet")
@@ -222,9 +170,9 @@ class _Copying:
 
 
 def _is_data(value: Any) -> bool:
-    if type_of(value) in CONTAINERS and len(value) > MOST_ITEMS:
+    if is_container(value) and len(value) > MOST_ITEMS:
         return False
-    return is_plain(value) or is_copyable(type_of(value)) or is_a(value, enum.Enum)
+    return is_plain(value) or is_copyable(type(value)) or is_a(value, enum.Enum)
 
 
 def _refused(reason: str) -> QueryError:

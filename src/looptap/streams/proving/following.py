@@ -24,6 +24,7 @@ from looptap.streams.proving.vouching import name_of
 MAX_FUNCTIONS = 1000
 """Functions whose checked form is kept."""
 _OF_COMPILER = os.path.join("torch", "_compile.py")
+_OF_TAGS = os.path.join("torch", "_dynamo", "mutation_guard.py")
 _numbers = itertools.count(1)
 
 
@@ -37,12 +38,14 @@ class CheckedForm:
     def function(self, f: types.FunctionType) -> Callable[..., Any]:
         """Return the checked form of ``f``, whose code this is."""
         made: Any = self._made
-        if made is None or made.__globals__ is not f.__globals__:
+        if made is None:
             make = types.FunctionType(self._factory, f.__globals__)
             made = make(*CHECKS.values(), *map(_content, f.__closure__ or ()))
             self._made = None if f.__closure__ else made
-        made.__defaults__, made.__kwdefaults__ = f.__defaults__, f.__kwdefaults__
-        return made  # type: ignore[no-any-return]  # of what was compiled
+        # Defaults may be tensors of the job: none is kept after the call.
+        new = types.FunctionType(made.__code__, f.__globals__, None, f.__defaults__, made.__closure__)
+        new.__kwdefaults__ = f.__kwdefaults__
+        return new
 
 
 # By identity, with the code itself so that no identity is taken twice: the hash of code takes a millisecond.
@@ -105,8 +108,11 @@ def _content(cell: types.CellType) -> Any:
 
 
 def undecorated(f: types.FunctionType) -> types.FunctionType:
-    """Return the function inside ``torch.no_grad()``, which is in force anyway."""
-    while type(inner := f.__dict__.get("__wrapped__")) is types.FunctionType:
+    """Return the function inside ``torch.no_grad()``, which is in force anyway.
+
+    Or inside that by which `torch.compile` tags each new module.
+    """
+    while type(inner := _inside(f)) is types.FunctionType:
         wrapper = f.__code__
         context = wrapper.co_name == "decorate_context" and "torch" in wrapper.co_filename
         compiler = wrapper.co_filename.endswith(_OF_COMPILER) or "_dynamo" in wrapper.co_filename
@@ -114,6 +120,12 @@ def undecorated(f: types.FunctionType) -> types.FunctionType:
             break
         f = inner
     return f
+
+
+def _inside(f: types.FunctionType) -> Any:
+    if f.__code__.co_filename.endswith(_OF_TAGS) and f.__closure__:
+        return _content(f.__closure__[f.__code__.co_freevars.index("init")])
+    return f.__dict__.get("__wrapped__")
 
 
 def _turns_off(f: types.FunctionType) -> bool:
@@ -127,12 +139,8 @@ def _factory(f: types.FunctionType) -> types.CodeType:
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unprovable("it is asynchronous")
     node, file = _definition(f)
-    owner = f.__qualname__.rpartition(".")[0].rpartition(".")[2]
-    rewriting = Rewriting(owner="" if owner == "<locals>" else owner)
-    if isinstance(node, ast.Lambda):
-        body: list[ast.stmt] = [ast.Return(rewriting.visit(node))]
-    else:
-        body = [rewriting.function(node), ast.Return(ast.Name(node.name, ast.Load()))]
+    new = Rewriting(owner=_owner(f)).visit(node)
+    body = [ast.Return(new)] if isinstance(node, ast.Lambda) else [new, ast.Return(ast.Name(node.name, ast.Load()))]
     names = [*CHECKS, *code.co_freevars]
     module = ast.fix_missing_locations(ast.Module([_function("__factory", names, body)], []))
     try:
@@ -153,11 +161,7 @@ def _definition(f: types.FunctionType) -> tuple[Any, str]:
     text, first, file = found
     kind: type[ast.AST] = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef
     for node in itertools.chain.from_iterable(map(ast.walk, _parsed(text))):
-        if isinstance(node, kind) and _is_source_of(node, f):
-            if isinstance(node, ast.FunctionDef):
-                for decorator in node.decorator_list:
-                    if not isinstance(decorator, ast.Name | ast.Attribute | ast.Call):
-                        raise Unprovable("of a decorator")
+        if isinstance(node, kind) and _is_source_of(_bare(node), f):
             ast.increment_lineno(node, first - 1)
             return node, file
     raise Unprovable("its source has changed since it was loaded")
@@ -183,33 +187,33 @@ def _parsed(text: str) -> Iterator[ast.AST]:
         start = text.find("lambda", start + 1)
 
 
+def _bare(node: Any) -> Any:
+    """Return a definition without its decorators and defaults."""
+    node.decorator_list = []
+    for defaults in (node.args.defaults, node.args.kw_defaults):
+        defaults[:] = [one and ast.Constant(None) for one in defaults]
+    return node
+
+
 def _is_source_of(node: Any, f: types.FunctionType) -> bool:
     """Return True if ``node`` compiles to what ``f`` runs."""
-    code = f.__code__
-    if isinstance(node, ast.FunctionDef) and node.name != code.co_name:
-        return False
-    a = node.args
-    names = [one.arg for one in [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]]
-    if names != list(code.co_varnames[: len(names)]):
-        return False
-    bare = node if isinstance(node, ast.Lambda) else _without_decorators(node)
-    statement: ast.stmt = ast.Expr(bare) if isinstance(bare, ast.Lambda) else bare
-    owner = f.__qualname__.rpartition(".")[0].rpartition(".")[2]
-    if owner and owner != "<locals>":  # it mangles private names, and holds __class__
+    code, owner = f.__code__, _owner(f)
+    statement: ast.stmt = ast.Expr(node) if isinstance(node, ast.Lambda) else node
+    if owner:  # it mangles private names, and holds __class__
         statement = ast.ClassDef(name=owner, bases=[], keywords=[], body=[statement], decorator_list=[])
         statement = without_type_parameters(statement)
     free = [name for name in code.co_freevars if name != "__class__"]
     if free:
-        outer = _function("__outer", free, [ast.Global([owner]), statement] if owner != "<locals>" else [statement])
-        statement = outer
+        statement = _function("__outer", free, [ast.Global([owner]), statement] if owner else [statement])
     module = ast.fix_missing_locations(ast.Module([statement], []))
     flags = code.co_flags & 0x1000000  # from __future__ import annotations
     try:
         compiled = compile(module, "<same>", "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
-    outermost = next((one for one in _codes(compiled) if one.co_name == code.co_name), None)
-    return outermost is not None and _essence(outermost) == _essence(code)
+    for _ in filter(None, (module, free, owner)):
+        compiled = next(one for one in compiled.co_consts if isinstance(one, types.CodeType))
+    return _essence(compiled) == _essence(code)
 
 
 def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
@@ -219,18 +223,10 @@ def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.Fun
     return cast(ast.FunctionDef, without_type_parameters(ast.FunctionDef(name, arguments, body, [], None, None)))
 
 
-def _without_decorators(node: ast.FunctionDef) -> ast.FunctionDef:
-    bare = copy.copy(node)
-    bare.decorator_list = []
-    return bare
-
-
-def _codes(code: types.CodeType) -> list[types.CodeType]:
-    found = []
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found += [constant, *_codes(constant)]
-    return found
+def _owner(f: types.FunctionType) -> str:
+    """Return the name of the class around a method; "" for other functions."""
+    owner = f.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    return "" if owner == "<locals>" else owner
 
 
 _COMPUTING = ("BINARY", "COMPARE", "CONTAINS", "IS", "UNARY", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL")
@@ -251,7 +247,7 @@ def _computing(code: types.CodeType) -> list[tuple[str, Any]]:
 
 def _essence(code: types.CodeType) -> tuple[Any, ...]:
     constants = [_essence(c) if isinstance(c, types.CodeType) else (type(c), repr(c)) for c in code.co_consts]
-    return _computing(code), code.co_names, code.co_varnames, code.co_freevars, tuple(constants)
+    return code.co_name, _computing(code), code.co_names, code.co_varnames, code.co_freevars, tuple(constants)
 
 
 def defined(text: str, names: dict[str, Any]) -> types.FunctionType | None:

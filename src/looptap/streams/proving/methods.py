@@ -46,6 +46,7 @@ from looptap.streams.proving.vouching import (
     type_name,
     unknown,
     vouch,
+    vouched,
 )
 from looptap.streams.proving.writing import set_plainly
 
@@ -88,9 +89,10 @@ def builtin(f: Any, given: Any, named: Any) -> Any:
         raise unknown(name_of(f))
     of_torch = module_of(f) == "torch" or getattr(bound, "__name__", "").startswith("torch")
     if of_torch and effect(name):
-        return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
+        return operate(f, name, *vouched(given, named))
     if type(bound) is type and bound in (dict, str, bytes, float, int):
-        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+        given, named = vouched(given, named)
+        return f(*given, **named)
     raise unknown(name_of(f))
 
 
@@ -143,7 +145,8 @@ def _method_of_container(f: Any, value: Any, name: str, given: Any, named: Any) 
         raise unknown(f".{name}() of {type_name(value)}")
     if kind in (ARRAY, ATOM):
         f = f if shielded(value) is value else getattr(shielded(value), name)
-        given, named = [shielded(vouch(one)) for one in given], {k: vouch(v) for k, v in named.items()}
+        given, named = vouched(given, named)
+        given = map(shielded, given)
     else:
         if name in known.COMPARES and kind != OTHER:
             deep(value)
@@ -170,13 +173,13 @@ def _method_of_tensor(f: Any, value: Any, name: str, given: Any, named: Any) -> 
     refuse_change(value, name)
     if named.get("out") is not None:
         raise Refusal(f".{name}() would change a tensor or its graph")
-    arguments, words = tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()}
+    given, named = vouched(given, named)
     if name in known.TENSOR_READS:
-        result = f(*arguments, **words)
-        note(result, value, arguments, words)
+        result = f(*given, **named)
+        note(result, value, given, named)
         return result
     if effect(name) == PURE or (effect(name) and name[:1] != "_"):
-        return operate(lambda own, *others, **more: f(*others, **more), name, (value, *arguments), words)
+        return operate(lambda own, *others, **more: f(*others, **more), name, (value, *given), named)
     raise unknown(f".{name}() of a tensor")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import looptap.streams.proving.calls  # noqa: F401  # binds the call that checks all code of the job
 from looptap.streams.events import Event
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import evaluated

@@ -10,10 +10,9 @@ import sys
 from typing import Any
 
 from looptap.streams.errors import QueryError
-from looptap.streams.harmless.checked_code import file_of
-from looptap.streams.harmless.checked_evaluation import evaluated, evaluating
-from looptap.streams.harmless.refusal import Refusal, as_error
+from looptap.streams.harmless.checked_evaluation import evaluating
 from looptap.streams.proving.copies import on_copy
+from looptap.streams.proving.plain_reads import proven
 
 
 def probe(model: Any, /, *inputs: Any, gradient: bool = False, train: bool = False, **named: Any) -> Any:
@@ -49,9 +48,4 @@ def probe(model: Any, /, *inputs: Any, gradient: bool = False, train: bool = Fal
     def ask() -> Any:
         return on_copy(model, inputs, named, gradient=gradient, train=train)
 
-    if evaluating():
-        return ask()
-    try:
-        return evaluated(ask)
-    except Refusal as refusal:
-        raise as_error(refusal, f"probe({type(model).__name__})", file_of) from None
+    return ask() if evaluating() else proven(ask, f"probe({type(model).__name__})")

@@ -13,10 +13,10 @@ from typing import Any, cast
 from looptap.streams.expressions import COMPREHENSIONS
 
 _UNCHANGED = (
-    ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal,
-    ast.NamedExpr, ast.Yield,
+    ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal, ast.NamedExpr, ast.Yield,
+    ast.JoinedStr, ast.Lambda, ast.Raise, ast.If, ast.IfExp, ast.While, ast.Assert, ast.For, ast.With,
 )
-"""Parts of code that do nothing by themselves."""
+"""Parts of code that do nothing by themselves, or only with fields that are checked."""
 _IDENTITY = (ast.Is, ast.IsNot)
 _SHAPES_FUNCTION = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
 """What says of the whole function what it does: it cannot be left out."""
@@ -54,10 +54,30 @@ class Rewriting(ast.NodeTransformer):
             return self.generic_visit(node)
         new: Any = method(node)
         for one in new if isinstance(new, list) else [new]:
-            for part in ast.walk(one):
-                if isinstance(part, ast.expr | ast.stmt | ast.keyword) and not hasattr(part, "lineno"):
-                    ast.copy_location(part, node)
+            ast.copy_location(one, node)
         return new
+
+    def generic_visit(self, node: Any) -> Any:
+        """Check what a part of code tests, iterates, enters and shows; visit all else."""
+        for name, field in ast.iter_fields(node):
+            if name == "test":
+                setattr(node, name, self._test(field))
+            elif name == "ifs":
+                setattr(node, name, list(map(self._test, field)))
+            elif name == "iter":
+                setattr(node, name, self._iterated(node))
+            elif name == "context_expr":
+                _only_names(node.optional_vars)
+                setattr(node, name, _call("__enter", self.visit(field)))
+            elif name == "msg" and field is not None:
+                setattr(node, name, _call("__shown", self.visit(field), ast.Constant(-1)))
+            elif isinstance(field, list) and field and isinstance(field[0], ast.stmt):
+                setattr(node, name, self._block(field))
+            elif isinstance(field, list):
+                setattr(node, name, [self.visit(one) if isinstance(one, ast.AST) else one for one in field])
+            elif isinstance(field, ast.AST):
+                setattr(node, name, self.visit(field))
+        return node
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Keep names, which are local, global or of the language."""
@@ -67,15 +87,27 @@ class Rewriting(ast.NodeTransformer):
         """Check a read."""
         if isinstance(node.value, ast.Name) and node.value.id in self.raw:
             return node
-        return _call("__read", self.visit(node.value), ast.Constant(self._mangled(node.attr)))
+        return self._read(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Check a read of an item."""
+        return self._read(node)
+
+    def _read(self, node: ast.expr) -> ast.expr:
+        thing, of, key = self._part(node)
+        return _call(f"__read{of}", thing, key)
+
+    def _part(self, node: ast.expr) -> tuple[ast.expr, str, ast.expr]:
+        """Return an object, the suffix of operations on its parts, and what part this is."""
+        if isinstance(node, ast.Attribute):
+            return self.visit(node.value), "", ast.Constant(self._mangled(node.attr))
+        if isinstance(node, ast.Subscript):
+            return self.visit(node.value), "_item", self._index(node.slice)
+        raise Unprovable(f"a change of {ast.unparse(node)}")
 
     def _mangled(self, name: str) -> str:
         private = name.startswith("__") and not name.endswith("__") and self.owner.strip("_")
         return f"_{self.owner.lstrip('_')}{name}" if private else name
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """Check a read of an item."""
-        return _call("__item", self.visit(node.value), self._index(node.slice))
 
     def _index(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Slice):
@@ -83,8 +115,7 @@ class Rewriting(ast.NodeTransformer):
                      for one in (node.lower, node.upper, node.step)]
             return _call("__slice_of", *parts)
         if isinstance(node, ast.Tuple):
-            return ast.Tuple([self._element(one) if isinstance(one, ast.Starred) else self._index(one)
-                              for one in node.elts], ast.Load())
+            return ast.Tuple([self._index(one) for one in node.elts], ast.Load())
         return cast(ast.expr, self.visit(node))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -95,8 +126,7 @@ class Rewriting(ast.NodeTransformer):
         if isinstance(f, ast.Name) and f.id == "super" and not node.args and self._first_argument:
             names = "__class__", self._first_argument[-1]
             return _call("__of_super", *(ast.Name(one, ast.Load()) for one in names))
-        given = [ast.Starred(_call("__iterate", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
-                 else self.visit(one) for one in node.args]
+        given = [self.visit(one) for one in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
                     for k in node.keywords]
         return _call("__call", self.visit(f), *given, keywords=keywords)
@@ -114,16 +144,20 @@ class Rewriting(ast.NodeTransformer):
     def _listed(self, node: ast.expr) -> ast.expr:
         if isinstance(getattr(node, "ctx", None), ast.Store):
             return cast(ast.expr, self.generic_visit(node))
-        elements = [self._element(part) for part in getattr(node, "elts", ())]
+        elements = [self.visit(part) for part in getattr(node, "elts", ())]
         if isinstance(node, ast.Tuple):
             return ast.Tuple(elements, ast.Load())
         return _call("__own", ast.List(elements, ast.Load()))
 
-    def _element(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.Starred):
-            return ast.Starred(_call("__iterate", self.visit(node.value)), ast.Load())
-        new: ast.expr = self.visit(node)
-        return new
+    def visit_Starred(self, node: ast.Starred) -> Any:
+        """Check what is unpacked."""
+        if isinstance(node.ctx, ast.Store):
+            return self.generic_visit(node)
+        return ast.Starred(_call("__iterate", self.visit(node.value)), ast.Load())
+
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
+        """Check what is iterated."""
+        return ast.YieldFrom(_call("__iterate", self.visit(node.value)))
 
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
         """Check what is merged into a display."""
@@ -168,69 +202,45 @@ class Rewriting(ast.NodeTransformer):
         *tested, last = node.values
         return ast.BoolOp(node.op, [*(self._test(one) for one in tested), self.visit(last)])
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        """Check the condition."""
-        return ast.IfExp(self._test(node.test), self.visit(node.body), self.visit(node.orelse))
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        """Check what is formatted."""
-        return ast.JoinedStr([self.visit(one) for one in node.values])
-
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
         """Check what is formatted."""
         spec = None if node.format_spec is None else self.visit(node.format_spec)
         text = _call("__shown", self.visit(node.value), ast.Constant(node.conversion))
         return ast.FormattedValue(text, -1, spec)
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        """Check the body."""
-        return ast.Lambda(self._arguments(node.args), self.visit(node.body))
-
-    def _arguments(self, node: ast.arguments) -> ast.arguments:
-        return ast.arguments(
-            posonlyargs=[_bare(one) for one in node.posonlyargs], args=[_bare(one) for one in node.args],
-            vararg=node.vararg and _bare(node.vararg), kwonlyargs=[_bare(one) for one in node.kwonlyargs],
-            kw_defaults=[None if one is None else self.visit(one) for one in node.kw_defaults],
-            kwarg=node.kwarg and _bare(node.kwarg), defaults=[self.visit(one) for one in node.defaults],
-        )
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        """Leave the annotation out."""
+        return ast.arg(self._mangled(node.arg))
 
     def _comprehension(self, node: Any) -> ast.expr:
-        generators = []
-        for one in node.generators:
-            if one.is_async:
-                raise Unprovable("an asynchronous loop")
-            check = "__iterate" if isinstance(one.target, ast.Name) else "__each"
-            _only_names(one.target)
-            tests = [self._test(test) for test in one.ifs]
-            generators.append(ast.comprehension(one.target, _call(check, self.visit(one.iter)), tests, 0))
+        self.generic_visit(node)
         if isinstance(node, ast.DictComp):
-            new: ast.expr = ast.DictComp(self._key(node.key), self.visit(node.value), generators)
-        else:
-            element = self._key(node.elt) if isinstance(node, ast.SetComp) else self.visit(node.elt)
-            new = type(node)(element, generators)
-        return _call("__own", new)
+            node.key = _call("__keyed", node.key)
+        elif isinstance(node, ast.SetComp):
+            node.elt = _call("__keyed", node.elt)
+        return _call("__own", node)
+
+    def _iterated(self, node: Any) -> ast.expr:
+        """Return what a loop runs over."""
+        if getattr(node, "is_async", False):
+            raise Unprovable("an asynchronous loop")
+        _only_names(node.target)
+        return _call("__iterate" if isinstance(node.target, ast.Name) else "__each", self.visit(node.iter))
 
     # ------------------------------------------------------------ statements
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
-        """Check the body of a function inside the function."""
+        """Check the body of a function; its annotations are left out."""
         if node.decorator_list:
             raise Unprovable(f"a decorator in {node.name}")
-        return self.function(node)
-
-    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """Return ``node`` with a checked body, without decorators and annotations."""
         names = [*node.args.posonlyargs, *node.args.args]
         self._first_argument.append(names[0].arg if names else "")
-        outermost = len(self._first_argument) == 1
-        arguments = self._arguments(_without_defaults(node.args) if outermost else node.args)
         body = self._block(node.body)
         if node.args.kwarg is not None:  # a dict that the call has made
             body.insert(0, ast.Expr(_call("__own", ast.Name(node.args.kwarg.arg, ast.Load()))))
-            ast.copy_location(body[0], node.body[0])
         self._first_argument.pop()
-        new = ast.FunctionDef(node.name, arguments, body, [], None, None)
-        return cast(ast.FunctionDef, ast.copy_location(without_type_parameters(new), node))
+        new = ast.FunctionDef(node.name, self.visit(node.args), body, [], None, None)
+        return cast(ast.stmt, without_type_parameters(new))
 
     def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -258,12 +268,8 @@ class Rewriting(ast.NodeTransformer):
         if isinstance(target, ast.Tuple | ast.List):
             _only_names(target)
             return ast.Assign([target], _call("__iterate", value))
-        if isinstance(target, ast.Attribute):
-            name = ast.Constant(self._mangled(target.attr))
-            return ast.Expr(_call("__write", self.visit(target.value), name, value))
-        if isinstance(target, ast.Subscript):
-            return ast.Expr(_call("__write_item", self.visit(target.value), self._index(target.slice), value))
-        raise Unprovable(f"an assignment to {ast.unparse(target)}")
+        thing, of, key = self._part(target)
+        return ast.Expr(_call(f"__write{of}", thing, key, value))
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         """Leave the annotation out."""
@@ -277,18 +283,13 @@ class Rewriting(ast.NodeTransformer):
         target = node.target
         if isinstance(target, ast.Name):
             return ast.Assign([target], _call("__in_place", operator, ast.Name(target.id, ast.Load()), value))
-        name = self._temporary()
-        whole = ast.Name(name, ast.Load())
-        first = ast.Assign([ast.Name(name, ast.Store())], self.visit(target.value))
-        if isinstance(target, ast.Attribute):
-            key: ast.expr = ast.Constant(self._mangled(target.attr))
-            read, write, before = "__read", "__write", []
-        else:
-            place = self._temporary()
-            before = [ast.Assign([ast.Name(place, ast.Store())], self._index(target.slice))]
-            key, read, write = ast.Name(place, ast.Load()), "__item", "__write_item"
-        changed = _call("__in_place", operator, _call(read, whole, key), value)
-        return [first, *before, ast.Expr(_call(write, whole, key, changed))]
+        thing, of, key = self._part(target)
+        whole, place = self._temporary(), self._temporary()
+        changed = _call("__in_place", operator, _call(f"__read{of}", _name(whole), _name(place)), value)
+        return [
+            ast.Assign([ast.Name(whole, ast.Store())], thing), ast.Assign([ast.Name(place, ast.Store())], key),
+            ast.Expr(_call(f"__write{of}", _name(whole), _name(place), changed)),
+        ]
 
     def visit_Delete(self, node: ast.Delete) -> Any:
         """Check what is deleted from a container."""
@@ -296,38 +297,10 @@ class Rewriting(ast.NodeTransformer):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 statements.append(ast.Delete([target]))
-            elif isinstance(target, ast.Subscript):
-                statements.append(ast.Expr(_call("__delete_item", self.visit(target.value), self._index(target.slice))))
-            elif isinstance(target, ast.Attribute):
-                name = ast.Constant(self._mangled(target.attr))
-                statements.append(ast.Expr(_call("__delete", self.visit(target.value), name)))
             else:
-                raise Unprovable(f"del {ast.unparse(target)}")
+                thing, of, key = self._part(target)
+                statements.append(ast.Expr(_call(f"__delete{of}", thing, key)))
         return statements
-
-    def visit_For(self, node: ast.For) -> ast.stmt:
-        """Check what is iterated."""
-        _only_names(node.target)
-        check = "__iterate" if isinstance(node.target, ast.Name) else "__each"
-        return ast.For(
-            node.target, _call(check, self.visit(node.iter)), self._block(node.body), self._block(node.orelse)
-        )
-
-    def visit_While(self, node: ast.While) -> ast.stmt:
-        """Check the condition."""
-        return ast.While(self._test(node.test), self._block(node.body), self._block(node.orelse))
-
-    def visit_If(self, node: ast.If) -> ast.stmt:
-        """Check the condition."""
-        return ast.If(self._test(node.test), self._block(node.body), self._block(node.orelse))
-
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """Check the condition."""
-        return ast.Assert(self._test(node.test), node.msg and _call("__shown", self.visit(node.msg), ast.Constant(-1)))
-
-    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
-        """Check how the error is made."""
-        return ast.Raise(node.exc and self.visit(node.exc), node.cause and self.visit(node.cause))
 
     def visit_Try(self, node: ast.Try) -> ast.stmt:
         """Let no handler catch a refusal, and no end of a block drop it."""
@@ -335,20 +308,10 @@ class Rewriting(ast.NodeTransformer):
             isinstance(part, ast.Return | ast.Break | ast.Continue) for one in node.finalbody for part in ast.walk(one)
         ):
             raise Unprovable("a finally block that ends with a jump")
-        ours = ast.ExceptHandler(ast.Name("__Refusal", ast.Load()), None, [ast.Raise()])
-        handlers = [ast.ExceptHandler(one.type and self.visit(one.type), one.name, self._block(one.body))
-                    for one in node.handlers]
-        found = [ours, *handlers] if handlers else []
-        return ast.Try(self._block(node.body), found, self._block(node.orelse), self._block(node.finalbody))
-
-    def visit_With(self, node: ast.With) -> ast.stmt:
-        """Check the context."""
-        items = []
-        for item in node.items:
-            if item.optional_vars is not None:
-                _only_names(item.optional_vars)
-            items.append(ast.withitem(_call("__enter", self.visit(item.context_expr)), item.optional_vars))
-        return ast.With(items, self._block(node.body))
+        self.generic_visit(node)
+        if node.handlers:
+            node.handlers.insert(0, ast.ExceptHandler(_name("__Refusal"), None, [ast.Raise()]))
+        return node
 
     def visit_Import(self, node: ast.Import) -> Any:
         """Read loaded modules; nothing is imported."""
@@ -392,24 +355,15 @@ def without_type_parameters(node: Any) -> Any:
     return node
 
 
+def _name(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
 def _call(name: str, *given: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), list(given), keywords or [])
+    return ast.Call(_name(name), list(given), keywords or [])
 
 
-def _without_defaults(node: ast.arguments) -> ast.arguments:
-    """Return arguments without defaults: the function itself has them."""
-    none = ast.Constant(None)
-    return ast.arguments(
-        posonlyargs=node.posonlyargs, args=node.args, vararg=node.vararg, kwonlyargs=node.kwonlyargs, kwarg=node.kwarg,
-        kw_defaults=[one and none for one in node.kw_defaults], defaults=[none for _ in node.defaults],
-    )
-
-
-def _bare(argument: ast.arg) -> ast.arg:
-    return ast.copy_location(ast.arg(argument.arg), argument)
-
-
-def _only_names(target: ast.AST) -> None:
-    for part in ast.walk(target):
+def _only_names(target: ast.AST | None) -> None:
+    for part in () if target is None else ast.walk(target):
         if not isinstance(part, ast.Name | ast.Tuple | ast.List | ast.Starred | ast.expr_context):
             raise Unprovable(f"an assignment to {ast.unparse(part)} while a sequence is taken apart")

@@ -8,7 +8,7 @@ import functools
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from looptap.streams.events import EventSnapshot
@@ -33,6 +33,7 @@ from looptap.streams.harmless.plain import (
     module_of,
     name_of_type,
     of_class,
+    of_python,
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
@@ -157,8 +158,8 @@ def made(result: Any, *given: Any) -> Any:
 def within(value: Any, container: Any) -> Any:
     """Return ``value in container``."""
     kind = type_of(container)
-    found = of_class(kind, "__contains__")
-    if type(found) is types.FunctionType:
+    found = of_python(kind, "__contains__")
+    if found is not None:
         return bool(truth(call(found, container, value)))
     if is_a(container, (dict, *_VIEWS[::3])):
         for key in (value, *({id(type(key)): key for key in list(container)}.values())):
@@ -237,6 +238,11 @@ def vouch(value: Any) -> Any:
     raise unknown(f"computing with {type_name(value)}")
 
 
+def vouched(given: Iterable[Any], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a known function."""
+    return tuple(map(vouch, given)), {name: vouch(one) for name, one in named.items()}
+
+
 def own(value: Any) -> Any:
     """Note what the evaluation made itself."""
     current().own[id(value)] = value
@@ -267,10 +273,10 @@ def truth(value: Any) -> Any:
         return operand(value)
     if kind in (OTHER, MODULE) and not _is_class(value):
         for name in ("__bool__", "__len__"):
-            found = of_class(type_of(value), name)
+            found = of_class(type(value), name)
             if type(found) is types.FunctionType:
                 return deep(call(found, value))
-            if found is not None and is_written(type_of(value)):  # over one of C
+            if found is not None and is_written(type(value)):  # over one of C
                 raise unknown(f"the truth of {type_name(value)}")
         if is_a(value, type):
             raise unknown(f"the truth of {type_name(value)}")
@@ -281,7 +287,7 @@ def length(value: Any) -> Any:
     """Return ``len(value)``."""
     kind = kind_of(value)
     if kind in (OTHER, MODULE):
-        found = of_class(type_of(value), "__len__")
+        found = of_class(type(value), "__len__")
         if type(found) is types.FunctionType:
             return call(found, value)
         if is_a(value, type) or (found is None and kind == MODULE):
@@ -296,7 +302,7 @@ def iterate(value: Any) -> Any:
         return operand(value)
     if kind in (ATOM, ARRAY, SEQUENCE, MAPPING) or is_own(value) or is_a(value, _VIEWS):
         return value
-    found = of_class(type_of(value), "__iter__")
+    found = of_class(type(value), "__iter__")
     if type(found) is types.FunctionType:
         if kind == MODULE and module_of(found).startswith("torch.nn."):
             return found(value)
@@ -306,7 +312,7 @@ def iterate(value: Any) -> Any:
         return iterate(made)
     if type(found) is types.WrapperDescriptorType and is_a(value, (list, tuple, dict, set, collections.deque)):
         return own(found(value))  # of a subclass, whose length is not asked
-    if of_class(type_of(value), "__next__"):
+    if of_class(type(value), "__next__"):
         raise Refusal(f"{type_name(value)} is an iterator of the job, which the query would advance")
     raise unknown(f"a loop over {type_name(value)}")
 

@@ -31,6 +31,7 @@ from looptap.streams.harmless.plain import (
     kind_of_type,
     module_of,
     of_class,
+    of_python,
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
@@ -48,46 +49,44 @@ from looptap.streams.proving.vouching import (
     type_name,
     unknown,
     vouch,
+    vouched,
 )
 
 
 def write(value: Any, name: str, new: Any) -> None:
     """Do ``value.name = new`` for what the evaluation made."""
-    setter = of_class(type_of(value), "__setattr__")
-    if type(setter) is types.FunctionType and not is_of_torch(setter) and _is_ours(value, name):
-        call(setter, value, name, new)
-    else:
+    _refuse_of_job(value, name)
+    setter = of_python(type_of(value), "__setattr__")
+    if setter is None or is_of_torch(setter):
         set_plainly(value, name, new)
+    else:
+        call(setter, value, name, new)
 
 
-def _is_ours(value: Any, name: str) -> bool:
+def _refuse_of_job(value: Any, name: str) -> None:
     evaluation = current()
     if id(value) not in evaluation.own and id(value) not in evaluation.copies:
         raise Refusal(f".{name} = … would change a {type_name(value)} of the job")
-    return True
 
 
 def set_plainly(value: Any, name: str, new: Any) -> None:
     """Do what ``object.__setattr__`` does, with the setter of a property followed."""
-    _is_ours(value, name)
+    _refuse_of_job(value, name)
     descriptor = of_class(type_of(value), name)
     if type(descriptor) is property and type(descriptor.fset) is types.FunctionType:
         call(descriptor.fset, value, new)
         return
     if of_class(type(descriptor), "__set__") and type(descriptor) is not types.MemberDescriptorType:
         raise unknown(f"setting {name} of {type_name(value)}")
-    setter = of_class(type_of(value), "__setattr__")
-    if is_of_torch(setter):
-        setattr(value, name, new)
-    else:
-        object.__setattr__(value, name, new)
+    put = setattr if is_of_torch(of_class(type_of(value), "__setattr__")) else object.__setattr__
+    put(value, name, new)
 
 
 def delete(value: Any, name: str) -> None:
     """Do ``del value.name`` for what the evaluation made."""
-    _is_ours(value, name)
-    deleter = of_class(type_of(value), "__delattr__")
-    if type(deleter) is types.FunctionType and not is_of_torch(deleter):
+    _refuse_of_job(value, name)
+    deleter = of_python(type_of(value), "__delattr__")
+    if deleter is not None and not is_of_torch(deleter):
         call(deleter, value, name)
     elif of_class(type(of_class(type_of(value), name)), "__delete__"):
         raise unknown(f"deleting {name} of {type_name(value)}")
@@ -103,7 +102,7 @@ def write_item(value: Any, key: Any, new: Any) -> None:
         value[index_of(key)] = vouch(new)
     elif is_own(value):
         value[index_of(key) if kind == ARRAY else keyed(key)] = vouch(new) if kind == ARRAY else new
-    elif id(value) in current().own and type(setting := of_class(type_of(value), "__setitem__")) is types.FunctionType:
+    elif id(value) in current().own and (setting := of_python(type_of(value), "__setitem__")) is not None:
         call(setting, value, key, new)
     else:
         raise Refusal(f"[…] = … would change a {type_name(value)} of the job")
@@ -207,7 +206,8 @@ def make(f: type, given: Any, named: Any) -> Any:
     if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of_type(f) == SEQUENCE and _is_named_tuple(f):
         return f(*given, **named)
     if kind_of_type(f) in (ATOM, TENSOR) or _is_enum(f):
-        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+        given, named = vouched(given, named)
+        return f(*given, **named)
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     if new not in _NEW:
         raise unknown(name_of(f))
@@ -227,7 +227,7 @@ def _is_enum(f: type) -> bool:
 
 def is_of_dataclass(f: types.FunctionType, given: Any) -> bool:
     """Return True for a constructor that `dataclasses` has written."""
-    fields = of_class(type_of(given[0]), "__dataclass_fields__") if given else None
+    fields = of_class(type(given[0]), "__dataclass_fields__") if given else None
     if f.__code__.co_filename != "<string>" or type(fields) is not dict:
         return False
     names = {*fields, "__post_init__", "__setattr__", "__dataclass_builtins_object__"}

@@ -131,37 +131,59 @@ def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
     About 1e-3 is usual. Read from the optimizer's state after its step: of SGD, Adam, AdamW and RMSprop, and those
     with the same state. A parameter without a gradient is left out.
     """
+    torch = sys.modules["torch"]
     with no_grad():
         names = {id(parameter): name for name, parameter in held_parameters(model)}
-        found: dict[str, Any] = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None or id(parameter) not in names:
-                    continue
-                weight = local(parameter)
-                update = _update(parameter, group, optimizer.state.get(parameter, {}))
-                ratio = update.norm() / weight.norm().clamp(min=1e-12)
-                found[names[id(parameter)]] = ratio.item() if ratio.is_cpu else ratio
-        if not found:
+        held = [(one, group) for group in optimizer.param_groups for one in group["params"] if id(one) in names]
+        if not held:
+            raise ValueError("The optimizer has no parameter of this model: name the model that it updates.")
+        alike: dict[Any, tuple[dict[str, Any], list[Any]]] = {}  # of one group, with the same state
+        for one, group in held:
+            if one.grad is not None:
+                alike.setdefault((id(group), frozenset(optimizer.state.get(one, ()))), (group, []))[1].append(one)
+        if not alike:
             raise ValueError("No parameter has a gradient at this event. Emit after step() and before zero_grad().")
+        found: dict[str, Any] = {}
+        for group, parameters in alike.values():
+            weights = [local(one) for one in parameters]
+            updates = _updates(group, parameters, weights, [optimizer.state.get(one, {}) for one in parameters])
+            sizes = zip(torch._foreach_norm(updates), torch._foreach_norm(weights), strict=True)
+            for one, (update, weight) in zip(parameters, sizes, strict=True):
+                on_host = update.is_cpu
+                found[names[id(one)]] = (
+                    update.item() / max(weight.item(), 1e-12) if on_host else update / weight.clamp(min=1e-12)
+                )
         return {name: found[name] for name in names.values() if name in found}
 
 
-def _update(parameter: Any, group: dict[str, Any], state: dict[str, Any]) -> Any:
-    gradient, weight = local(parameter.grad), local(parameter)
-    rate, decay = group["lr"], group.get("weight_decay", 0.0) or 0.0
+def _updates(group: dict[str, Any], parameters: list[Any], weights: list[Any], states: list[Any]) -> list[Any]:
+    """Return the last update of each parameter, by the state that the step has left."""
+    torch = sys.modules["torch"]
+    gradients = [local(one.grad) for one in parameters]
+    rate, decay, state = group["lr"], group.get("weight_decay", 0.0) or 0.0, states[0]
+    momentum = group.get("momentum", 0.0) or 0.0
+
+    def of_state(name: str) -> list[Any]:
+        return [local(one[name]) for one in states]
+
     if "exp_avg" in state and "exp_avg_sq" in state:
         first, second = group.get("betas", (0.9, 0.999))
-        count = state["step"]  # a tensor on the host, or on the device
-        mean = local(state["exp_avg"]) / (1 - first**count)
-        spread = (local(state["exp_avg_sq"]) / (1 - second**count)).sqrt()
-        decoupled = decay if group.get("decoupled_weight_decay") else 0.0
-        return rate * (mean / (spread + group.get("eps", 1e-8)) + decoupled * weight)
-    if "square_avg" in state:
-        return rate * gradient / (local(state["square_avg"]).sqrt() + group.get("eps", 1e-8))
-    gradient = gradient + decay * weight if decay else gradient
-    momentum = group.get("momentum", 0.0) or 0.0
-    if momentum and state.get("momentum_buffer") is not None:
-        buffer = local(state["momentum_buffer"])
-        gradient = gradient + momentum * buffer if group.get("nesterov") else buffer
-    return rate * gradient
+        steps = [one["step"] for one in states]
+        counts = [count if getattr(count, "is_cuda", False) else float(count) for count in steps]
+        updates = torch._foreach_div(of_state("exp_avg"), [1 - first**count for count in counts])
+        spreads = torch._foreach_div(of_state("exp_avg_sq"), [1 - second**count for count in counts])
+        torch._foreach_sqrt_(spreads)
+        torch._foreach_add_(spreads, group.get("eps", 1e-8))
+        torch._foreach_div_(updates, spreads)
+        if decay and group.get("decoupled_weight_decay"):
+            torch._foreach_add_(updates, weights, alpha=decay)
+    elif "square_avg" in state:
+        spreads = torch._foreach_sqrt(of_state("square_avg"))
+        torch._foreach_add_(spreads, group.get("eps", 1e-8))
+        updates = torch._foreach_div(gradients, spreads)
+    else:
+        updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
+        if momentum and state.get("momentum_buffer") is not None:
+            buffers = of_state("momentum_buffer")
+            updates = torch._foreach_add(updates, buffers, alpha=momentum) if group.get("nesterov") else buffers
+    return list(torch._foreach_mul(updates, rate))

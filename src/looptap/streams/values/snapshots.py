@@ -66,9 +66,9 @@ class _Walk:
 class _Refusal(SnapshotError):
     """A SnapshotError that collects the path to the culprit as it propagates."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, hopeless: bool = False) -> None:
         super().__init__(what)
-        self.what, self.path = what, ""
+        self.what, self.path, self.hopeless = what, "", hopeless
 
     def below(self, step: str) -> _Refusal:
         if len(self.path) < 80:
@@ -337,15 +337,15 @@ def _path(value: Any, walk: _Walk, depth: int) -> Any:
 
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     if hasattr(type(value), "__looptap_names__"):
-        raise _Refusal(f"the event itself: name what you want of it, as in {parts_of(value)}.")
+        raise _Refusal(f"the event itself: name what you want of it, as in {parts_of(value)}.", hopeless=True)
     ours = type(value) is FunctionType and value.__module__.startswith("looptap.")
     if ours or (type(value) is BuiltinFunctionType and value.__module__ == "builtins"):
         name, parameters = value.__name__, signature(value).parameters.values() if ours else ()
         given = ", ".join(one.name for one in parameters if one.default is one.empty) or "…"
         raise _Refusal(
             f"the query language's own {name}: call it, {name}({given}). A variable of the job of that name is "
-            f"e[{name!r}]."
-        )
+            f"e[{name!r}].", hopeless=True,
+        )  # fmt: skip
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise _Refusal(
         f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}, which cannot leave the job. Return numbers, strings, "

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from looptap.streams.loop.loop_place import LoopPlace
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.echo_arguments import AFTER, BATCH, BEFORE, SHUFFLED
 from looptap.training.echoing.echo_observables import EchoObservables
@@ -27,6 +28,9 @@ class EchoPass:
 
     Passes may overlap, as those of a DataLoader: nested loops, ``zip(loader, loader)``, two threads.
     """
+
+    place = LoopPlace()
+    """Of its loop."""
 
     def __init__(
         self, source: Indexed | Streamed | Iterated, number: int, mode: str, copies: random.Random,

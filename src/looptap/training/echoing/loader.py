@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
+from looptap.streams.loop.loop_place import LoopPlace, is_left, place_of_loop
 from looptap.training.echoing import echo_arguments
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import Auto, StageMeter
@@ -24,6 +26,8 @@ from looptap.training.saved_state import require_state
 
 _START_BATCHES = 4
 """Maximum batches in the buffer at the start of an epoch: those of one fresh batch, so that none waits."""
+_TURNS_BATCHES = 2
+"""Batches after which a pass does not take turns with one that begins at its place, as those of ``zip`` do."""
 _GROWTH_DIVISOR = 4
 """The buffer then grows by this part of a batch with each, so that a slow loader is not waited for twice as long."""
 _passing = ModuleLock()  # held while passes begin, change places and end
@@ -186,7 +190,7 @@ class Echo(Flow):
     # ------------------------------------------------------------ the loop
 
     def __iter__(self) -> Iterator[Any]:
-        run, found = self._begin()
+        run, found = self._begin(place_of_loop(sys._getframe(1)))
         try:
             yield from self._made_by(run, found)
             with _passing:
@@ -235,16 +239,20 @@ class Echo(Flow):
         if not run.fresh:
             self._say("The loader yielded nothing in this epoch: it may be exhausted.")
 
-    def _begin(self) -> tuple[EchoPass, dict[str, Any] | None]:
+    def _begin(self, place: LoopPlace) -> tuple[EchoPass, dict[str, Any] | None]:
         """Return the next pass, and the state from which it continues, if any.
 
-        Passes that the loop has left early end here.
+        Passes that the loop has left early end here, too if its iterator is still there.
         """
         with _passing:
             state, self._resumed = self._resumed, None
             if state is None:
                 self.epoch, self._begun = self._begun, self._begun + 1
+            for one in self._passes:
+                if one.batches >= _TURNS_BATCHES and is_left(one.place, place):
+                    one.running = False
             run = self._new_pass(self.epoch)
+            run.place = place
             self._passes = [*(one for one in self._passes if one.running), run]
             self._reading = [*self._reading, run]
         if state is not None:
@@ -275,7 +283,8 @@ class Echo(Flow):
 
     def _renew(self, run: EchoPass) -> None:
         """Make a pass the newest, unless a state was loaded meanwhile."""
-        if run in self._passes[:-1]:
+        if not run.running or run in self._passes[:-1]:
+            run.running = True
             self._passes = [*(one for one in self._passes if one is not run), run]
             self.epoch = run.number
 

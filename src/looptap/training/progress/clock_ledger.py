@@ -104,6 +104,10 @@ class Ledger:
         self._phase = phase
         self._sample()
 
+    def leave(self) -> None:
+        """Book the time since the last count to neither phase: the loop was left."""
+        self._phase = OTHER
+
     def count(self, instances: float) -> None:
         """Count a batch of the current phase."""
         taken = self._book(counted=True)

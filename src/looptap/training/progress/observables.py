@@ -9,7 +9,7 @@ from typing import Any
 
 from looptap.streams.control import Control
 from looptap.streams.durations import duration
-from looptap.streams.loop_observer import LoopObserver
+from looptap.streams.loop.loop_observer import LoopObserver
 from looptap.training.noted import Noted
 from looptap.training.progress.clock_ledger import SHORT_WINDOW_SECONDS, TRAIN, Ledger
 from looptap.training.progress.estimate import Estimate, Estimator, Remaining

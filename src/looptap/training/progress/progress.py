@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from looptap.streams.forwarding import facade
+from looptap.streams.loop.loop_place import LoopPlace, is_left, place_of_loop
 from looptap.training.progress import arguments
 from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger, steady
 from looptap.training.progress.estimate import Estimator
@@ -60,6 +62,7 @@ class Progress(ProgressObservables):
     1.0
     """
 
+    _place = LoopPlace()  # of the loop that counts
     epochs = Setting(int, minimum=1, default=1, doc="number of epochs after which training ends")
     patience = Setting(int, minimum=0, default=0, doc="validations without improvement that stop the run")
 
@@ -112,8 +115,7 @@ class Progress(ProgressObservables):
         super().__init__(Ledger(clock), insert)
         self._began = self.ledger.now
         self._iterating: list[int] | None = None  # the iterator that counts; where it was when it seemed abandoned
-        self._handed = False  # whether the loop has a batch that is not counted yet
-        self._beside = -1, 0  # the steps when the last other one began, and its batches
+        self._handed, self._beside = False, (-1, 0)  # whether it has a batch that is not counted yet; see `_abandoned`
         plan = TrainingPlan(1.0, 0.0, self._validation)
         self.estimator = Estimator(
             plan, self._rule, self.ledger, metric=self.metric, seed=arguments.seed_of(seed),
@@ -135,10 +137,10 @@ class Progress(ProgressObservables):
         Those of an iterator within the loop of another one, or beside it, are part of its steps and do not count.
         """
         loader = self._length.loader if loader is None else loader
-        if self._iterating is not None and not self._abandoned():
-            yield from self._beside_another(loader)
-            return
-        self._iterating = run = [0, 0, 0]
+        place, run = place_of_loop(sys._getframe(1)), list[int]()
+        if self._iterating is not None and not self._abandoned(place):
+            return (yield from self._beside_another(loader))
+        self._iterating, self._place = run, place
         self._ignored()
         if self._in_epoch and not self._resumed:  # the loop has left its last epoch early, and may do so again
             self.epoch, self._length.most = self.epoch + 1, self._in_epoch
@@ -157,13 +159,15 @@ class Progress(ProgressObservables):
                     ends, self.epoch, self._from = False, self.epoch + 1, self.steps
                 self._handed = True
                 yield batch
-                if self._iterating is not run:
-                    self._come_back(run)
+                if self._iterating is not run and not self._come_back(run):
+                    continue
                 if self._handed:  # else a checkpoint has counted it
                     self.steps += 1
                 left -= 1
                 if not left:
                     left = self._trained(batch)
+            if self._iterating is not run:
+                return
             if self.steps > self._counter.sized:
                 self._counter.see(batch, self.steps, self._in_epoch)
             self._length.ended(self._in_epoch)
@@ -301,8 +305,7 @@ class Progress(ProgressObservables):
         """Continue from a `state_dict`, even inside an epoch. Raises ValueError."""
         require_state(state, self.state_dict(), "a Progress")
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
-        self._from = self.steps - self._resumed
-        self._before = state["elapsed"]
+        self._from, self._before = self.steps - self._resumed, state["elapsed"]
         self._length.known(state["length"] if self._length.present is None else self._length.present)
         self._counter.resume(self.steps, state["size"])
         self._validation = self._validation or state["validation"]
@@ -319,26 +322,36 @@ class Progress(ProgressObservables):
             yield batch
         self._beside = begun, batches
 
-    def _abandoned(self) -> bool:
-        """Return True if the loop does not come back to an iterator that is still there.
+    def _abandoned(self, place: LoopPlace) -> bool:
+        """Return True if the loop does not come back to an iterator that is there.
 
-        It has had no step since another one began, which has ended. Those are counted now.
+        Its loop is left; or it has had no step since another one began, which has ended and is counted now.
         """
         begun, batches, run = *self._beside, self._iterating
-        if begun != self.steps or run is None:
+        again = self._in_epoch > 0 and is_left(self._place, place)
+        if run is None or not (again or begun == self.steps):
             return False
         run[:] = self.steps, self.epoch, self._from
-        self.steps, self.epoch = self.steps + batches, self.epoch + 1
-        self._from, self._beside = self.steps, (-1, 0)
+        if again:
+            self._flush()
+            self.ledger.leave()
+        else:
+            self._from = self.steps = self.steps + batches
+            self.epoch += 1
+        self._beside = -1, 0
         return True
 
-    def _come_back(self, run: list[int]) -> None:
-        """Continue with an iterator that seemed abandoned: the others were in its step."""
+    def _come_back(self, run: list[int]) -> bool:
+        """Continue with one that seemed abandoned; return False for one in its step."""
+        if not run:
+            return False
         self._flush()
         self._iterating, self._handed = run, True
         self.steps, self.epoch, self._from = run
+        run.clear()
         self._counter.resume(self.steps, self._counter.size)
         self._phase(TRAIN)
+        return True
 
     @property
     def _in_epoch(self) -> int:

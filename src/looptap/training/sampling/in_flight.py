@@ -27,6 +27,8 @@ class BatchesInFlight:
     def __init__(self, size: int) -> None:
         self.batches = deque[Ints](maxlen=_MAX_BATCHES)
         """The batches."""
+        self.most = 1
+        """The most that one step has removed."""
         self._drawn = self._numbered = 0  # batches so far, and those of them that `_batch_of` is as new as
         self._batch_of = np.zeros(size, np.int64)  # the newest of each instance, but for what arrived as it was drawn
 
@@ -65,6 +67,7 @@ class BatchesInFlight:
             return 1
         self._number()
         count = max(0, min(int(self._batch_of[ids].min()) - self._drawn + len(batches), len(batches)))
+        self.most = max(self.most, count)
         for _ in range(count):
             batches.popleft()
         return count

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
+from looptap.streams.loop.loop_place import is_left, place_of_loop
 from looptap.training.module_lock import ModuleLock
 from looptap.training.sampling.per_example import CrossEntropy, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
@@ -105,29 +108,26 @@ class Selection(SelectionLoss):
     # ------------------------------------------------------------ as a batch sampler
 
     def __iter__(self) -> SamplingIterator:
-        return SamplingIterator(self._pass_and_batches(), self._used, resumes=self._resumed)
+        return SamplingIterator(self._pass_and_batches(), self._left_by, resumes=self._resumed)
 
     def _pass_and_batches(self) -> Generator[Any]:
-        run = self._next_pass()
+        run = self._next_pass(sys._getframe(1))
         walk, again, add = self.walk, run.again, run.flight.add
-        try:
-            yield run
-            while again or not run.over:  # runs on cold caches at each step: every line costs a microsecond
-                with _drawing:
-                    if again:
-                        indices = again.popleft()
-                    else:
-                        before = walk.walked
-                        indices = self._draw()
-                        run.left -= walk.walked - before
-                    if self._passes and self._passes[-1] is not run:
-                        self._renew(run)
-                run.given += 1
-                add(indices)
-                yield indices.tolist()
-            self._end(run)
-        finally:
-            self._left_by(run)
+        yield run
+        while not run.over:  # runs on cold caches at each step: every line costs a microsecond
+            with _drawing:
+                if again:
+                    indices = again.popleft()
+                else:
+                    before = walk.walked
+                    indices = self._draw()
+                    run.left -= walk.walked - before
+                if self._passes and self._passes[-1] is not run:
+                    self._renew(run)
+            run.given += 1
+            add(indices)
+            yield indices.tolist()
+        self._end(run)
 
     def __len__(self) -> int:
         return max(1, math.ceil(self.expected_length - _ROUNDING_BATCHES))
@@ -139,8 +139,6 @@ class Selection(SelectionLoss):
         Before an epoch they are those of the next. An epoch ends with the step on its last batch, which workers may
         have read long before.
         """
-        if not self._passes and self._flight.batches:
-            return float(self.given)
         if not self._passes:
             return self._rest * self.kept / self.drawn_size
         now = self._passes[-1]
@@ -171,7 +169,7 @@ class Selection(SelectionLoss):
         begun, scored, held, together, gate = self._clock(), False, False, 0, self._gate
         try:
             ids = self._ids(indices)
-            self.epoch += self._arrived(ids)
+            self._arrived(ids)
             self.steps += 1
             self.table.trained(ids, self.steps)
             if gate.is_due or self._held.full:
@@ -216,13 +214,12 @@ class Selection(SelectionLoss):
         if self.switch is not self._position:
             return False
         batches = self._flight.batches
-        if len(batches) < 2 and not self._passes:  # an epoch ends
-            return False
         try:
             oldest = self._flight.oldest(indices)
+            ends = len(batches) < 2 and self._passes[-1].ended
         except Exception:  # no indices: `observe` says so
             return False
-        if oldest is None:
+        if oldest is None or ends:
             return False
         batches.popleft()
         self.steps += 1
@@ -250,38 +247,38 @@ class Selection(SelectionLoss):
 
     # ------------------------------------------------------------ inside
 
-    def _next_pass(self) -> SamplingPass:
-        """Return the pass of a new iterator."""
+    def _next_pass(self, frame: FrameType) -> SamplingPass:
+        """Return the pass of a new iterator, which ``frame`` asks for a batch."""
+        place = place_of_loop(frame)
         if self._resumed:
             self._resumed, run = False, self._passes[-1]
-            run.running = True
+            run.running, run.began, run.place = True, self.steps, place
             return run
+        for one in [*self._passes]:
+            if self.steps > one.began and is_left(one.place, place):
+                self._left_by(one)
         run = SamplingPass(self.table.size)
+        run.began, run.place = self.steps, place
         if any(one.running for one in self._passes):  # within another one, whose place stays
             run.left = len(self.shard)
             self._passes = [*self._passes, run]
         else:
             run.again.extend(self._begin())
-            run.left = self._rest
+            run.left = self._left if run.again else self._rest  # else what is drawn again is the rest of an epoch
             self._passes = [run]
         self._flight, run.running = run.flight, True
         if self._agree is not None:
-            run.length = max(1, math.ceil(self._agree(self._expected(run.left)) - _ROUNDING_BATCHES))
+            expected = len(run.again) + self._expected(max(0, run.left))
+            run.length = max(1, math.ceil(self._agree(expected) - _ROUNDING_BATCHES))
         return run
 
     def _end(self, run: SamplingPass) -> None:
         """Note that a pass has had its last batch, unless a state was loaded meanwhile."""
+        run.ended = True
         if run in self._passes:
             self._left, self._given = run.left, run.given
-            self._drop(run)
-            if self._passes or not run.flight.batches:  # else it ends with the step on what workers have in hand
-                self.epoch += 1
-
-    def _used(self, run: SamplingPass) -> None:
-        """End the epoch of a pass whose batches were used, in whatever order."""
-        if not self._passes and self._flight is run.flight and run.flight.batches:
-            run.flight.clear()
-            self.epoch += 1
+            if len(self._passes) > 1 or run.used:  # else with the step on what workers have in hand
+                self._drop(run)
 
     def _left_by(self, run: SamplingPass) -> None:
         """Note that the iterator of a pass is gone.
@@ -291,29 +288,27 @@ class Selection(SelectionLoss):
         run.running = False
         if run in self._passes:
             self._left = run.left
-            if any(one.running for one in self._passes):
+            if any(one.running for one in self._passes) or run.used:
                 self._drop(run)
 
-    def _arrived(self, ids: Ints) -> bool:
-        """Note a step on a batch; return True if it was the last of an epoch."""
-        if self._flight.arrived(ids):
-            return not (self._flight.batches or self._passes)
-        for one in self._passes[:-1]:
+    def _arrived(self, ids: Ints) -> None:
+        """Note a step on a batch, which may be the last of an epoch."""
+        for one in reversed(self._passes):
             if one.flight.arrived(ids):
-                break
-        return False
+                if one.used:
+                    self._drop(one)
+                return
 
     def _begin(self) -> list[Ints]:
         """Begin an epoch, or the rest of one; return the batches to draw again."""
         self._settle()
         again = list[Ints]()
-        if not self._passes:  # an epoch of which the last steps were not observed ends now
-            self.epoch += bool(self._flight.batches)
-        else:
-            if self.steps != self._left_at:  # it was left early: what workers had in hand is drawn again
-                again += self._flight.batches
+        for left in self._passes[-1:]:
+            if self.steps != self._left_at:  # what workers had in hand is drawn again
+                again += left.unused()
                 self._left_at = self.steps  # without a step in between not once more: a loop may not observe any more
-            again += self._passes[-1].again
+            again += left.again
+            self.epoch += left.over and not again
         self._flight.clear()
         self._say_if_resized()
         self.table.recount()

@@ -55,14 +55,17 @@ class SelectionState(SelectionObservables):
         return self._left if self._left > 0 else self._left + len(self.shard)
 
     def _drop(self, run: SamplingPass) -> None:
+        """Forget a pass; one of which all batches are read was an epoch."""
         self._passes = [one for one in self._passes if one is not run]
+        self.epoch += run.ended
+        run.flight.clear()
         if self._passes:
-            run.flight.clear()
             self._flight = self._passes[-1].flight
 
     def _renew(self, run: SamplingPass) -> None:
         """Make a pass the newest, unless a state was loaded meanwhile."""
-        if run in self._passes:
+        if run in self._passes or not run.running:
+            run.running = True
             self._passes = [*(one for one in self._passes if one is not run), run]
             self._flight = run.flight
 

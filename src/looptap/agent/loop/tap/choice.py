@@ -61,12 +61,13 @@ class PureSourceState:
 class PurePlanState:
     """What the tap reads and writes of the plan of an event source."""
 
-    __slots__ = ("every", "limit", "names", "rows", "stale")
+    __slots__ = ("every", "limit", "names", "passed_to", "rest_number", "rest_time", "rows", "stale")
 
     names: tuple[str, ...]
     """The observables that are kept, in the order of a row's values."""
     rows: Any
-    """The pending events, ``width`` elements each, one after the other: a list, or the compiled `Rows`.
+    """The pending events, ``width`` elements each, one after the other: a list, or the compiled `Rows`; None if nothing
+    is to be kept.
 
     Only appended to, an event in one step, and emptied from the front.
     """
@@ -74,6 +75,11 @@ class PurePlanState:
     """The length of ``rows`` beyond which an event is announced to the evaluator."""
     every: int
     """Of how many events one is for more than to keep its numbers, by its number; 0 if none is."""
+    rest_number: int
+    rest_time: float
+    """The event until which, and the time until which, none is: no query may be evaluated."""
+    passed_to: int
+    """The newest event of those that were only kept for that reason."""
     stale: bool
     """True if an event must not be kept for later: a query has turned out to be expensive."""
 

@@ -205,13 +205,22 @@ read_values(const TapState *state, PyObject *const *given, const unsigned char *
     return DONE;
 }
 
+/* Whether a query is to be evaluated at the event, if the purse pays for it. */
+static int
+is_due(const PlanState *plan, long long number)
+{
+    return plan->every > 0 && number % plan->every == 0;
+}
+
 /* Whether all that an event entails is to be kept: true up to the next Python code, or other thread. */
 static int
-is_only_kept(const TapState *state, const SourceState *source, const PlanState *plan)
+is_only_kept(const TapState *state, const SourceState *source, const PlanState *plan, double now)
 {
-    return source->shortcut == (PyObject *)plan && !plan->stale && plan->kept != NULL && source->has_work &&
-           (plan->every <= 0 || (source->number + 1) % plan->every != 0) && source->lock != NULL &&
-           Py_TYPE(source->lock) == state->lock_type && !is_held(state, source->lock);
+    long long number = source->number + 1;
+    return source->shortcut == (PyObject *)plan && !plan->stale && (plan->kept != NULL || plan->rows == Py_None) &&
+           source->has_work && source->lock != NULL && Py_TYPE(source->lock) == state->lock_type &&
+           !is_held(state, source->lock) &&
+           (!is_due(plan, number) || (number < plan->rest_number && now < plan->rest_time));
 }
 
 /* Ctrl-C came while code of the host's was reading a value: count the event as missed. The error stays. */
@@ -234,7 +243,11 @@ keep(const TapState *state, SourceState *source, PlanState *plan, PyObject *cons
     Value values[MAX_NAMES];
     unsigned char places[MAX_NAMES];
     double now;
-    if (!is_only_kept(state, source, plan)) {
+    Outcome outcome = time_of(state, source, &now);
+    if (outcome != DONE) {
+        return outcome;
+    }
+    if (!is_only_kept(state, source, plan, now)) {
         return LEFT;
     }
     int captured = is_captured(state, source);
@@ -248,27 +261,29 @@ keep(const TapState *state, SourceState *source, PlanState *plan, PyObject *cons
     if (!find_places(plan, keywords, places)) {
         return LEFT;
     }
-    Outcome outcome = read_values(state, given, places, plan->count, values);
+    outcome = read_values(state, given, places, plan->count, values);
     if (outcome == FAILED) {
         miss(source);
-    }
-    if (outcome == DONE) {
-        outcome = time_of(state, source, &now);
     }
     if (outcome != DONE) {
         return outcome;
     }
-    if (!is_only_kept(state, source, plan)) { /* again: reading may have run other code */
+    if (!is_only_kept(state, source, plan, now)) { /* again: reading may have run other code */
         return LEFT;
     }
     Rows *rows = plan->kept;
-    if (rows_append(rows, source->number + 1, now, source->group_start, NULL, values) < 0) {
-        return leave_to_function() < 0 ? FAILED : LEFT;
+    if (rows != NULL) {
+        if (rows_append(rows, source->number + 1, now, source->group_start, NULL, values) < 0) {
+            return leave_to_function() < 0 ? FAILED : LEFT;
+        }
+        source->last_deferred = source->number + 1;
+        *announce = rows->count * rows->width > plan->limit;
     }
     source->number++;
-    source->last_deferred = source->number;
     source->last_time = now;
-    *announce = rows->count * rows->width > plan->limit;
+    if (is_due(plan, source->number)) {
+        plan->passed_to = source->number;
+    }
     return DONE;
 }
 

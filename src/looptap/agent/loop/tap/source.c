@@ -123,6 +123,9 @@ static PyMemberDef plan_members[] = {
     {"names", T_OBJECT_EX, offsetof(PlanState, names), READONLY, NULL},
     {"limit", T_PYSSIZET, offsetof(PlanState, limit), 0, NULL},
     {"every", T_PYSSIZET, offsetof(PlanState, every), 0, NULL},
+    {"rest_number", T_LONGLONG, offsetof(PlanState, rest_number), 0, NULL},
+    {"rest_time", T_DOUBLE, offsetof(PlanState, rest_time), 0, NULL},
+    {"passed_to", T_LONGLONG, offsetof(PlanState, passed_to), 0, NULL},
     {"stale", T_BOOL, offsetof(PlanState, stale), 0, NULL},
     {NULL},
 };

@@ -17,7 +17,7 @@
 
 /* Raise it with each change of what Python code and this exchange: streams/native/compiled.py names the same one, and
    leaves a module alone that was built from older sources. */
-#define INTERFACE_VERSION 7
+#define INTERFACE_VERSION 8
 
 /* One number, or an object, as a row holds it. */
 typedef union {
@@ -64,6 +64,9 @@ typedef struct {
     Py_ssize_t count;  /* of the names */
     Py_ssize_t limit;
     Py_ssize_t every; /* of how many events one is more than kept; 0: none */
+    long long rest_number; /* until this event, and until this time, none is */
+    double rest_time;
+    long long passed_to; /* the newest event that was only kept for that reason */
     char stale;
     PyObject *keywords; /* the keyword names of the last event, and where among them those of `names` stand */
     unsigned char places[MAX_NAMES];

@@ -274,10 +274,10 @@ def _lines(report: RunReport) -> Iterator[Text]:
         return
     head = _head(report)
     if state == ENDED:
-        gone = f"process {listed.pid} is gone; its connection file is still there: {listed.path}"
+        gone = f"{listed.end}; its connection file is still there: {listed.path}"
         if len(members) > 1:
             pids, place = spans(one.pid for one in members.values()), Path(listed.path).parent
-            gone = f"its processes ({pids}) are gone; their connection files are still in {place}"
+            gone = f"its processes ({pids}) no longer run it; their connection files are still in {place}"
         stored = "" if report.stored is None else f"{report.stored.text}; "
         text = f"  {listed.id}{_since(report)}; {stored}{gone}, until looptap ls --clean"
         yield Text.assemble(head, (printable(text), "dim"))

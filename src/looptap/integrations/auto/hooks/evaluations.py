@@ -30,22 +30,19 @@ class Evaluation:
         """Returns what fetches its batches; None if that is unknown, or gone."""
         self.batches = 0
         """Batches that it has fetched from a DataLoader."""
-        self.loaders = 0
-        """Iterators over DataLoaders that have fetched them."""
-        self.by_batch = False
-        """True if it has begun with one of them."""
+        self.sure = False
+        """False while all that is known are batches with gradients on, which may be for an update."""
         self._before = None if frame is None else {name: _mark(one) for name, one in variables_in_sight(frame).items()}
 
-    def fetches_from(self, iterator: Any) -> bool:
+    def fetches_from(self, iterator: Any, renews: bool = False) -> bool:
         """Note a batch; return False if it belongs to the next evaluation.
 
-        The iterator of this one is gone then.
+        The iterator of this one is gone then, unless it ``renews`` it.
         """
         if self.batches and self.iterator() is None:
             return False
-        if self.iterator() is not iterator:
-            self.iterator, self.loaders = weakref.ref(iterator), self.loaders + 1
-        self.batches += 1
+        self.iterator = _unknown if renews else weakref.ref(iterator)
+        self.batches = 0 if renews else self.batches + 1
         return True
 
     def loss(self, name: str, frame: FrameType, late: bool) -> Any:

@@ -15,7 +15,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -52,6 +52,12 @@ class _Thread:
 class _Current(threading.local):
     def __init__(self) -> None:
         self.thread = _Thread()
+        self.used: Callable[[], Any] = _nothing
+        """The optimizer that the thread has used last: a weak reference."""
+
+
+def _nothing() -> None:
+    return None
 
 
 _SHARED = _Thread()
@@ -91,7 +97,11 @@ class OwnUpdates:
 
     def note_use(self, optimizer: Any) -> None:
         """Note that this thread trains with ``optimizer``."""
-        self._note(optimizer, self._current.thread).use(self._current.thread)
+        current = self._current
+        if current.used() is not optimizer:  # else that is noted
+            known = self._note(optimizer, current.thread)
+            known.use(current.thread)
+            current.used = known.reference
 
     def find_optimizers(self) -> None:
         """Note all optimizers that were made before this was watched."""
@@ -103,27 +113,29 @@ class OwnUpdates:
     def _note(self, optimizer: Any, thread: _Thread) -> _Known:
         known = self._torch_optimizers.get(id(optimizer))
         if known is None or known.reference() is not optimizer:
+            for key in [key for key, old in [*self._torch_optimizers.items()] if old.reference() is None]:
+                self._torch_optimizers.pop(key, None)
             known = self._torch_optimizers[id(optimizer)] = _Known(weakref.ref(optimizer), weakref.ref(thread), False)
             self._reach.clear()
         return known
 
-    def note_step(self, places: set[Place]) -> bool:
-        """Note that a step follows the passes of ``places``.
+    def note_step(self, places: set[Place], optimizer: Any) -> bool:
+        """Note that a step of ``optimizer`` follows the passes of ``places``.
 
         Return True if one of them was taken for an update of its own, so that its event has been raised.
         """
-        raised = False
-        for place in places:
-            raised = raised or self._follows.get(place) == OWN
-            self._follows[place] = STEPS
+        raised = OWN in map(self._follows.get, places)
+        self._follows |= dict.fromkeys(places, STEPS)
+        known = [self._reach[place][0] for place in places if place in self._reach]
+        if len(known) == len(places) and key_of(optimizer) not in frozenset[Key]().union(*known):
+            self._reach.clear()  # one line of a script may call ``backward`` for one optimizer after the other
         return raised
 
-    def expects(self, place: Place, backwards: int) -> str | None:
+    def expects(self, place: Place, backwards: int, optimizers: list[Any]) -> str | None:
         """Return what follows a pass, `OWN` or `STEPS`; None if its gradients can tell.
 
-        ``backwards`` is the number of passes since the last update, with this one.
+        ``backwards`` is the number of passes since the last update, with this one; ``optimizers`` are all.
         """
-        optimizers = self.living()
         if not optimizers:
             return OWN
         if backwards >= MAX_BACKWARDS_COUNT:
@@ -134,12 +146,15 @@ class OwnUpdates:
         trusted = backwards < TRUSTED_BACKWARDS_COUNT or backwards & (backwards - 1)  # looks get rarer, by powers of 2
         return STEPS if known == STEPS and trusted else None
 
-    def reach(self, place: Place) -> frozenset[Key] | None:
-        """Return whose gradients a pass of ``place`` reaches; None: look."""
+    def reach(self, place: Place, optimizers: list[Any]) -> frozenset[Key] | None:
+        """Return whose gradients a pass of ``place`` reaches; None: look.
+
+        ``optimizers`` are all.
+        """
         keys, count = self._reach.get(place, (frozenset(), 0))
         if count < SAME_REACH_COUNT or not count & (count - 1):  # powers of 2
             return None
-        if not keys <= {key_of(one) for one in self.living()}:
+        if not keys <= {key_of(one) for one in optimizers}:
             return None
         self._reach[place] = keys, count + 1
         return keys
@@ -202,12 +217,9 @@ class OwnUpdates:
         """Return the optimizers that are still there, of all threads."""
         return [optimizer for optimizer, _ in self._living()]
 
-    def _living(self) -> Iterator[tuple[Any, _Known]]:
-        for key, known in [*self._torch_optimizers.items()]:
-            if (optimizer := known.reference()) is not None:
-                yield optimizer, known
-            elif self._torch_optimizers.get(key) is known:
-                del self._torch_optimizers[key]
+    def _living(self) -> list[tuple[Any, _Known]]:
+        noted = [*self._torch_optimizers.values()]
+        return [(one, known) for known in noted if (one := known.reference()) is not None]
 
 
 Look = list[tuple[Any, Marks, bool]]

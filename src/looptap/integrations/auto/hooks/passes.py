@@ -1,26 +1,35 @@
 """Guesses epochs and evaluations from passes over DataLoaders.
 
 What a pass is shows while its batches are fetched: it learns if a step came after a batch that was fetched to learn
-from. Such a pass is an epoch. It ends when its DataLoader is exhausted, or with the updates on its last batch if its
-batches are fetched one ahead, as Accelerate does; where that cannot be known, or the loop breaks off, when the next
-pass that learns, or over the same data, begins. A pass that does not learn is an evaluation once it is exhausted.
+from. Such a pass is an epoch. It ends when its DataLoader is exhausted, or with the updates on its last batches if
+these are fetched ahead, as Accelerate does; where that cannot be known, or the loop breaks off, when the next pass that
+learns, or over the same data, begins. A pass that does not learn is an evaluation once it is exhausted. One with
+updates between its batches is several, and the last of them continues with the next pass.
+
+The iterator of a loop that failed may live on, in a traceback. So a pass is over, too, once another one that learns
+begins at its place in the script, or after the function of its loop, in which the steps were.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 import weakref
 from types import FrameType
 from typing import Any
 
+from looptap.agent.loop.calls.frame_variables import names_in, variables_in
 from looptap.agent.loop.sight.frames import LIBRARY, USER, kind_of_file
+from looptap.streams.loop.loop_place import LoopPlace, frames_to_loop, is_left, place_of_loop
 
 EPOCH, EVALUATION = "epoch", "evaluation"
+RENEWAL = "renewal"
+"""In place of an event: the script will take a new iterator in the middle of an evaluation."""
 MAX_PASSES_COUNT = 64
 """Passes that are followed."""
 MAX_FRAMES_COUNT = 40
 """Frames that tell where a batch is fetched."""
+MAX_AHEAD_COUNT = 16
+"""Batches that may be fetched before the loop gets the first."""
 _MAP_STYLE_NUMBER = 0
 _BURSTS_COUNT = 2
 
@@ -31,26 +40,37 @@ class LoaderPass:
     """A pass over a DataLoader; ``length`` is the number of its batches if known."""
 
     __slots__ = (
-        "ahead", "count", "data", "done", "ended", "gradients", "iterator", "learned", "learns", "length", "moved",
-        "pauses", "stack", "steps",
+        "ahead", "began", "beside", "count", "data", "done", "ended", "gradients", "held", "iterator", "learned",
+        "learned_at", "learns", "length", "moved", "owner", "pauses", "place", "stack", "steps", "variables", "within",
     )  # fmt: skip
 
-    def __init__(self, iterator: Any, done: int, ahead: bool) -> None:
+    def __init__(self, owner: LoaderPasses, iterator: Any, steps: int, ahead: bool, place: LoopPlace) -> None:
+        self.owner = owner
         self.iterator = weakref.ref(iterator)
         data = _data_of(iterator)
         self.data = weakref.ref(data) if type(data).__weakrefoffset__ else None
         self.length = _length(iterator)
-        self.count = self.steps = 0
+        self.count = self.steps = self.learned_at = 0
+        self.began = steps
+        """The updates before it, and, in `learned_at`, its batches at the last one."""
         self.ahead = ahead
         """True if a batch of the pass before is left to learn from as this one begins."""
         self.gradients = self.learns = self.learned = self.ended = False
-        self.done = done
+        self.done = owner.backwards + steps
         """Backward passes and updates of the thread at the last batch."""
         self.pauses = [iterator._num_yielded]
         """How many batches it had fetched at first, and when the thread had first, and next, learned from some."""
         self.stack: Stack | None = None
         self.moved = False
         """True if the second batch is fetched elsewhere in the script than the first, which nothing has used."""
+        self.variables: list[set[tuple[str, int]]] = []
+        self.held = 0
+        """Batches that a generator has fetched before the loop got its first."""
+        self.place = place
+        self.beside = False
+        """True if it takes turns with another pass at its place, as those of ``zip`` do."""
+        self.within: bool | None = None
+        """True if the function of its loop runs in its backward passes: it is over once that does not."""
 
     def note_fetch(self, count: int, done: int, caller: FrameType) -> None:
         """Note that a batch will be fetched, after ``count`` of them."""
@@ -58,22 +78,29 @@ class LoaderPass:
             self.done = done
             if len(self.pauses) <= _BURSTS_COUNT:
                 self.pauses.append(count)
-        elif count < _BURSTS_COUNT:
-            stack = _stack_of(caller)
-            self.moved, self.stack = self.stack not in (None, stack), stack
+        elif len(self.pauses) == 1 and count <= MAX_AHEAD_COUNT:
+            if count < _BURSTS_COUNT:
+                stack = _stack_of(caller)
+                self.moved, self.stack = self.stack not in (None, stack), stack
+            before, self.variables = self.variables, _variables_of(caller)
+            self.held += self.variables[-1:] == before[-1:] and self.variables != before
 
-    def is_ahead(self, caller: FrameType) -> bool:
-        """Return True if a batch is left to learn from now that all are fetched.
+    def updates_left(self, steps: int) -> int:
+        """Return how many updates follow on its batches, all of which are fetched.
 
-        More were fetched before the first update than before the next one then: from elsewhere, or by a generator, and
-        one more. A script that resumes may leave out the first batches, too. If such a batch was left when this pass
-        began, one is left at its end.
+        More were fetched before the first update than before the next one then. The loop had got none of them, or they
+        were fetched elsewhere; a script that resumes may leave out the first batches, too. If a batch was left when
+        this pass began, one is left at its end.
         """
         begin, then, next_time = (*self.pauses, *[self.count] * _BURSTS_COUNT)[: _BURSTS_COUNT + 1]
-        first, second = then - begin, next_time - then
-        known = len(self.pauses) > _BURSTS_COUNT
-        one_more = known and first == second + 1 and _is_in_generator(caller)
-        return self.ahead or (first > max(second, 1) and (self.moved or one_more))
+        more: int = max(then - begin - max(next_time - then, 1), 0)
+        left = min(self.held, more) or int(self.ahead or (more > 0 and self.moved))
+        used, updates = self.learned_at - more, steps - self.began
+        return left and max(-(-(self.count - more + left) * updates // max(used, 1)) - updates, 1)
+
+    def is_left(self, place: LoopPlace) -> bool:
+        """Return True if its loop is over as one that learns begins at ``place``."""
+        return not self.beside and is_left(self.place, place, bool(self.within))
 
     def reads(self, iterator: Any) -> bool:
         """Return True if ``iterator`` is over the same data."""
@@ -81,15 +108,17 @@ class LoaderPass:
 
 
 class LoaderPasses:
-    """The passes over the DataLoaders of a process."""
+    """The passes of a thread over DataLoaders; ``by_iterator`` has those of all."""
 
-    def __init__(self) -> None:
-        self._by_iterator: dict[int, LoaderPass] = {}
-        self._epoch_steps = 0  # updates before the last epoch ended
+    def __init__(self, by_iterator: dict[int, LoaderPass]) -> None:
+        self._by_iterator = by_iterator
+        self.epoch_steps = 0
+        """Updates before the last epoch ended."""
         self._last: LoaderPass | None = None
-        self._backwards = 0
-        self._due = 0  # updates until an epoch ends whose last batch was fetched ahead
-        self._perhaps = False  # an update before the next pass ends an epoch of which all batches were fetched ahead
+        self.backwards = 0
+        """Backward passes of the thread."""
+        self._due = 0  # updates until an epoch ends whose last batches were fetched ahead
+        self._perhaps = 0  # the same of a pass of which all were, which may be none to learn from
 
     def before_batch(self, iterator: Any, steps: int, gradients: bool, in_mode: bool = True) -> tuple[bool, str | None]:
         """Note a fetch; return if an epoch is overdue, and the event of the fetch.
@@ -97,58 +126,64 @@ class LoaderPasses:
         ``steps`` is how many updates the thread has done; ``gradients`` says that they are on, ``in_mode`` that the
         model is in the mode in which it is trained.
         """
-        learns, done, caller = gradients and in_mode, self._backwards + steps, sys._getframe(1)
-        now, count, event, ahead = self._by_iterator.get(id(iterator)), iterator._num_yielded, None, False
+        learns, done, caller = gradients and in_mode, self.backwards + steps, sys._getframe(1)
+        now, count, event = self._by_iterator.get(id(iterator)), iterator._num_yielded, None
+        ahead = again = False
         begins = now is None or now.iterator() is not iterator or count < now.count
         if now is None or begins:
-            event = EPOCH if self._broken_off(iterator, learns) else None
+            place = place_of_loop(caller)
+            event = EPOCH if self._broken_off(iterator, learns, place) else None
             ahead = bool(self._due and self._last and self._last.reads(iterator))
-            now = self._by_iterator[id(iterator)] = LoaderPass(iterator, done, ahead)
-            self._perhaps = False
-        elif steps > now.steps and now.learns:
-            now.learned = True
+            now = self._by_iterator[id(iterator)] = LoaderPass(self, iterator, steps, ahead, place)
+            self._perhaps = 0
+        else:
+            if steps > now.steps and now.learns:
+                now.learned, now.learned_at = True, count
+            again = now.ahead and done == now.done  # another one is fetched ahead: the loop has begun again
+            now.ahead = now.ahead and not again
+            now.ended = now.ended and count == now.length
+            if (last := self._last) not in (None, now) and last.learns and last.place == now.place:
+                last.beside = now.beside = True
         now.note_fetch(count, done, caller)
-        last_steps = steps - now.steps
         now.count, now.steps, now.gradients, now.learns, self._last = count, steps, gradients, learns, now
         if now.length is not None and count >= now.length and not now.ended:
             now.ended = True
-            event = EPOCH if now.learned else None if learns else EVALUATION
-            self._perhaps = event is None
+            event = EPOCH if now.learned else None if learns else EVALUATION if steps == now.began else RENEWAL
+            self._perhaps = 0 if event else max(now.held, 1)
         if event == EPOCH:  # of loaders side by side one makes the epoch: the others have had no step since
-            event, self._epoch_steps = EPOCH if steps > self._epoch_steps else None, steps
-        overdue = not ahead and (begins or not learns or event is not None) and self.take_due()
-        if event == EPOCH and now.ended and now.is_ahead(caller):
-            event, self._due = None, max(last_steps, 1)
+            event, self.epoch_steps = EPOCH if begins or steps > self.epoch_steps else None, steps
+        overdue = not ahead and (begins or again or not learns or event is not None) and self.take_due()
+        if event == EPOCH and now.ended and (left := now.updates_left(steps)):
+            event, self._due = None, left
         return overdue, event
 
     def note_epoch(self, steps: int) -> None:
         """Note an epoch that a framework has announced, after so many updates."""
-        self._epoch_steps = steps
+        self.epoch_steps = steps
 
     def note_update(self) -> bool:
         """Note an update; return True if an epoch has waited for it."""
-        perhaps, self._perhaps = self._perhaps, False
-        due, self._due = self._due, max(self._due - 1, 0)
-        return perhaps or due == 1
+        due, self._perhaps = self._due or self._perhaps, 0
+        self._due = max(due - 1, 0)
+        return due == 1
 
     def take_due(self) -> bool:
         """Return True once for an epoch that waits for its last update."""
         due, self._due = self._due, 0
         return due > 0
 
-    def note_backward(self) -> bool:
-        """Note a backward pass; return True if the last batch turns out to be for it.
+    def note_backward(self) -> None:
+        """Note a backward pass, which the last batch turns out to be for.
 
         Some loops set the mode of the model after they have fetched the first batch.
         """
-        self._backwards += 1
-        last = self._last
-        if last is None or last.learns or not last.gradients:
-            return False
-        last.learns = True
-        return True
+        self.backwards += 1
+        if self._last is not None and self._last.gradients:
+            self._last.learns = True
+            if self._last.within is None:
+                self._last.within = self._last.place.runs
 
-    def _broken_off(self, iterator: Any, learns: bool) -> bool:
+    def _broken_off(self, iterator: Any, learns: bool, place: LoopPlace) -> bool:
         """Return True if a pass that learned has ended early; forget those that have.
 
         A new pass shows it that ``learns``, such as that of a training after one that failed, or is over the same data.
@@ -158,15 +193,19 @@ class LoaderPasses:
             holder = old.iterator()
             over = holder is None and (learns or old.ended or not old.learned or old.reads(iterator))
             if holder is iterator or over:
-                del self._by_iterator[key]
-                found = found or (old.learned and not old.ended)
+                self._by_iterator.pop(key, None)
+            elif not (learns and old.is_left(place)):
+                continue
+            if old.learned and not old.ended and old.steps > old.owner.epoch_steps:
+                found, old.owner.epoch_steps = True, old.steps
+            old.ended = True
         if len(self._by_iterator) >= MAX_PASSES_COUNT:
-            del self._by_iterator[next(iter(self._by_iterator))]
+            self._by_iterator.pop(next(iter(self._by_iterator)), None)
         return found
 
 
 def _stack_of(frame: FrameType | None) -> Stack:
-    """Return at which instructions the functions are, outward from ``frame``."""
+    """Return at which instructions functions are, from ``frame`` outward."""
     found: list[tuple[int, int]] = []
     while frame is not None and len(found) < MAX_FRAMES_COUNT:
         found.append((id(frame.f_code), frame.f_lasti))
@@ -174,11 +213,10 @@ def _stack_of(frame: FrameType | None) -> Stack:
     return tuple(found)
 
 
-def _is_in_generator(frame: FrameType | None) -> bool:
-    """Return True if what fetches, outward from ``frame``, is a generator."""
-    while frame is not None and kind_of_file(frame.f_code.co_filename) not in (USER, LIBRARY):
-        frame = frame.f_back
-    return frame is not None and bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
+def _variables_of(frame: FrameType | None) -> list[set[tuple[str, int]]]:
+    """Return what changes as a function gets a value, outward up to that of the loop."""
+    shown = [one for one in frames_to_loop(frame) if kind_of_file(one.f_code.co_filename) in (USER, LIBRARY)]
+    return [{(name, id(value)) for name, value in variables_in(one, names_in(one))} for one in shown]
 
 
 def _data_of(iterator: Any) -> Any:

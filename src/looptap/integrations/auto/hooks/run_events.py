@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 
 from looptap.agent.agent import Agent
@@ -19,7 +20,7 @@ from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import LeftGradients, has_gradients, key_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
 from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
-from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
+from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION, RENEWAL
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer
@@ -37,16 +38,23 @@ class RunEvents:
 
     def __init__(self, start: Callable[[], Agent]) -> None:
         self._script = ScriptAgent(start, self.at_end)
-        self._updates = ThreadUpdates()
+        self._updates = ThreadUpdates([], {})
         self.own_updates = OwnUpdates()
         self._steps_in_backward = False
         self._inside_backward: Callable[[], int] = sys.modules["torch"]._C._current_graph_task_id
 
-    def before_backward(self, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner) -> Runner | None:
-        """Note losses and their gradients; return what runs in place of ``run``, if any."""
-        if any(getattr(output, "is_meta", False) for output in outputs):
+    def before_backward(
+        self, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner, frame: FrameType
+    ) -> Runner | None:
+        """Note losses and their gradients; return what runs in place of ``run``, if any.
+
+        ``frame`` is that of torch's function for backward passes.
+        """
+        if True in [getattr(output, "is_meta", False) for output in outputs]:
             return None  # a count of operations, on a model without numbers
-        update = self._updates.mine
+        update, place = self._updates.mine, place_of(frame)
+        if self._only_counts(update, place):
+            return None
         if not update.backwards:
             update.places.clear()
         update.backwards += 1
@@ -55,12 +63,8 @@ class RunEvents:
         elif update.late:
             update.late = False
             self._script.raise_event(STEP, update)
-        trained = update.passes.note_backward()
-        if (evaluation := update.evaluation) is not None:
-            if trained and evaluation.by_batch and evaluation.loaders == 1:
-                update.evaluation = None  # they were fetched before the model was in training mode
-            else:
-                self._end_evaluation(update, late=True)
+        update.passes.note_backward()
+        self._end_evaluation(update, late=True)
         update.in_evaluation_mode = self._script.optimizers.evaluate()
         if update.made:
             harmlessly(self._drop_failed, update)
@@ -69,26 +73,41 @@ class RunEvents:
         for output, gradient in zip(outputs, gradients, strict=False):
             update.note_loss(output, gradient)
         if update.at_backward:
-            update.at_backward.read(sys._getframe())
+            update.at_backward.read(frame)
         if self._steps_in_backward:
-            return self._then_raise(update, run)
-        return self._runner(update, count, looks, unsure, run)
+            runs = self._then_raise(update, run)
+        else:
+            runs = self._runner(update, count, place, looks, unsure, run)
+        return WholePass(runs, update, count)
+
+    def _only_counts(self, update: ThreadUpdate, place: Place) -> bool:
+        """Only count a pass of an update of which nothing is asked, or return False.
+
+        Such an update is one step of the optimizer that has made the last one, after passes at the same places.
+        """
+        begins = not (update.backwards or update.usual)
+        if begins and self._script.is_idle() and update.may_rest():
+            update.rest()
+        counts = place in update.places and update.backwards < update.usual
+        (update.count_pass if counts else update.wake)()
+        return counts
 
     def _runner(
         self,
         update: ThreadUpdate,
         count: int,
+        place: Place,
         looks: bool,
         unsure: list[Looked],
         run: Runner,
-    ) -> Runner | None:
-        """Return what runs a pass in place of ``run``, if any.
+    ) -> Runner:
+        """Return what runs a pass in place of ``run``.
 
         ``count`` losses are those of passes before it; ``looks`` says that its gradients are to be looked at.
         """
-        place = place_of(sys._getframe())
+        optimizers = self.own_updates.living()
         update.places.add(place)
-        follows = self.own_updates.expects(place, update.backwards)
+        follows = self.own_updates.expects(place, update.backwards, optimizers)
         if follows == OWN and update.awaits_step(count):  # beside an open update: none of its own
             follows = STEPS
         if follows == OWN:
@@ -96,18 +115,22 @@ class RunEvents:
             update.forget_first(count)
             return self._then_raise(update, run, own=True)
         runs = run if follows == STEPS else self._then_decide(update, count, place, run)
-        reach = self.own_updates.reach(place)
+        reach = self.own_updates.reach(place, optimizers)
         if looks or reach is None:
             return self._then_look(update, count, place, unsure, runs)
         update.reached |= dict.fromkeys(range(count, len(update.losses)), reach)
-        return None if follows == STEPS else runs
+        return runs
 
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
-        update, key = self._updates.mine, id(optimizer)
+        update, key, inside = self._updates.mine, id(optimizer), self._inside_backward() != -1
+        if update.only() is optimizer and not inside and self._script.counts(update):
+            return
+        update.wake()
         self.own_updates.note_use(optimizer)
-        raised, update.backwards = self.own_updates.note_step(update.places), 0
-        if self._inside_backward() != -1:
+        raised = self.own_updates.note_step(update.places, optimizer)
+        update.backwards_before, update.backwards = update.backwards, 0
+        if inside:
             if not self._steps_in_backward:  # that this pass is an update was not known when it began
                 self._steps_in_backward = update.late = True
             return
@@ -125,6 +148,7 @@ class RunEvents:
         """Note an optimizer that is being made."""
         self.own_updates.note_optimizer(optimizer)
         update = self._updates.mine
+        update.wake()
         if update.losses:  # of a training that may have failed
             update.made.append(weakref.ref(optimizer))
 
@@ -136,6 +160,7 @@ class RunEvents:
     def before_scale(self, scaler: Any) -> None:
         """Note that the next loss is multiplied by the scale of ``scaler``."""
         update = self._updates.mine
+        update.wake()
         update.scaler = weakref.ref(scaler)
         if update.scaled_steps is None:
             update.scaled_steps = set()
@@ -158,18 +183,18 @@ class RunEvents:
     def before_batch(self, iterator: Any) -> None:
         """Raise the event of a pass over the data that has ended."""
         update = self._updates.mine
-        in_mode = self._script.optimizers.evaluate() == update.in_evaluation_mode
+        in_mode = self._script.optimizers.evaluate_as(update.in_evaluation_mode)
         gradients = sys.modules["torch"].is_grad_enabled()
         overdue, event = update.passes.before_batch(iterator, update.done, gradients, in_mode)
         if self._script.started:
             if overdue:
                 self._script.raise_event(EPOCH, update)
             if event == EVALUATION:
-                self._end_evaluation(update)
-            elif event is not None:
+                self._raise_evaluation(update)
+            elif event == EPOCH:
                 self._script.raise_event(event, update)
             elif not (gradients and in_mode):
-                self._begin_evaluation(update, iterator)
+                self._begin_evaluation(update, iterator, sure=not gradients, renews=event == RENEWAL)
         update.fetch_began = time.perf_counter()
 
     def after_batch(self, iterator: Any) -> None:
@@ -188,6 +213,7 @@ class RunEvents:
     def follow_framework(self, announces: Callable[[str], bool]) -> int:
         """Note what a framework announces itself; return the updates so far."""
         update = self._updates.mine
+        update.wake()
         update.announces = announces
         return update.done
 
@@ -209,30 +235,42 @@ class RunEvents:
             self._script.raise_event(event, self._updates.mine, loss=loss, values=values)
 
     def at_end(self) -> None:
-        """Raise the event of an evaluation that nothing has followed."""
-        update = self._updates.mine
-        if update.stepped:
-            self._end_update(update)
-        update.ended = True
-        if update.passes.take_due():
-            self._script.raise_event(EPOCH, update)
-        if update.evaluation is not None:
+        """Raise the event of an evaluation that nothing has followed, in any thread."""
+        for update in [*self._updates.left, self._updates.mine]:
+            if update.stepped:
+                self._end_update(update)
+            update.ended = True
+            if update.passes.take_due():
+                self._script.raise_event(EPOCH, update)
             self._end_evaluation(update)
 
-    def _begin_evaluation(self, update: ThreadUpdate, iterator: Any = None) -> None:
-        """Note that an evaluation begins, or continues with the next batch."""
+    def _begin_evaluation(
+        self, update: ThreadUpdate, iterator: Any = None, *, sure: bool = True, renews: bool = False
+    ) -> None:
+        """Note that an evaluation begins, or continues with the next batch.
+
+        ``renews``: the iterator, which it shares with others, has no batch left, and it continues with a new one.
+        """
+        update.wake()
         begun = update.evaluation
-        if begun is not None and (iterator is None or begun.fetches_from(iterator)):
+        if begun is not None and (iterator is None or begun.fetches_from(iterator, renews)):
+            begun.sure = begun.sure or sure
             return
         if update.announces(EVALUATION):
             return
-        if begun is not None:  # its loop has broken off, and another one begins
-            self._end_evaluation(update)
+        self._end_evaluation(update)  # its loop has broken off, and another one begins
         update.evaluation = Evaluation(self._script.frame_for(EVALUATION))
+        update.evaluation.sure = sure
         if iterator is not None:
-            update.evaluation.by_batch = update.evaluation.fetches_from(iterator)
+            update.evaluation.fetches_from(iterator, renews)
 
     def _end_evaluation(self, update: ThreadUpdate, *, late: bool = False) -> None:
+        """Raise the event of an evaluation of which the end has not been seen, if any."""
+        if update.evaluation is not None and update.evaluation.sure:
+            self._raise_evaluation(update, late=late)
+        update.evaluation = None
+
+    def _raise_evaluation(self, update: ThreadUpdate, *, late: bool = False) -> None:
         ended, update.evaluation = update.evaluation or Evaluation(None), None
         self._script.raise_event(EVALUATION, update, loss=partial(ended.loss, late=late))
 
@@ -244,7 +282,7 @@ class RunEvents:
         asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
         unsure: list[Looked] = []
         few = self._script.optimizers.few() if update.losses else []
-        readable = {*map(id, self.own_updates.readable() or ())}
+        readable = {*map(id, self.own_updates.readable() or ())} if few else ()
         for known, optimizer in few:
             if id(optimizer) not in readable:
                 continue
@@ -334,6 +372,27 @@ class RunEvents:
         return _around(run, partial(self.own_updates.look, update.backwards), note)
 
 
+class WholePass:
+    """Runs a backward pass; releases its losses if it raises.
+
+    They are those after ``count`` others.
+    """
+
+    __slots__ = ("_count", "_run", "_update")
+
+    def __init__(self, run: Runner, update: ThreadUpdate, count: int) -> None:
+        self._run, self._update, self._count = run, update, count
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the pass."""
+        try:
+            return self._run(*arguments, **keywords)
+        except BaseException:
+            hide_own_frames()
+            harmlessly(self._update.forget_failed, self._count)
+            raise
+
+
 def _around(run: Runner, before: Callable[[], T | None], after: Callable[[T], None]) -> Runner:
     """Return a function that runs a pass between ``before`` and ``after``.
 
@@ -342,11 +401,7 @@ def _around(run: Runner, before: Callable[[], T | None], after: Callable[[T], No
 
     def run_backward(*arguments: Any, **keywords: Any) -> Any:
         seen = harmlessly(before)
-        try:
-            result = run(*arguments, **keywords)
-        except BaseException:
-            hide_own_frames()
-            raise
+        result = run(*arguments, **keywords)
         if seen is not None:
             harmlessly(after, seen)
         return result

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from looptap.agent.agent import (
@@ -17,8 +17,10 @@ from looptap.agent.agent import (
     emit_found,
     exposed_as,
     is_asked,
+    is_idle,
     looks_next,
     name_events,
+    only_counts,
     search_names,
 )
 from looptap.integrations.auto.hooks.evaluations import LOSS_NAMES
@@ -73,6 +75,25 @@ class ScriptAgent:
         """Return the frame to read the script's variables from, if a query asks."""
         return sys._getframe() if self._agent is not None and is_asked(self._agent, event) else None
 
+    def is_idle(self) -> bool:
+        """Return True if nothing is asked of updates."""
+        return self._agent is not None and not self._inputs and is_idle(self._agent, STEP)
+
+    def counts(self, update: ThreadUpdate) -> bool:
+        """Count an update of which nothing is asked; return False if something is."""
+        if not self.is_idle():
+            return False
+        assert self._agent is not None
+        only_counts(self._agent, STEP, True)
+        update.steps += 1
+        update.backwards = 0
+        update.forget()
+        if update.is_slow:
+            update.wake()
+        if update.passes.note_update():
+            self.raise_event(EPOCH, update)
+        return True
+
     def raise_event(
         self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True,
         loss: FindLoss | None = None, values: dict[str, Any] | None = None,
@@ -89,12 +110,9 @@ class ScriptAgent:
         agent = self._agent
         if event == STEP:
             update.steps += 1
-        if agent is not None and not announced:
-            # The frame is the lambda's: one that held itself would keep those of the script alive.
-            emit_found(
-                agent, event,
-                lambda: self._observables(agent, event, update, optimizer, known, loss, values, sys._getframe()),
-            )  # fmt: skip
+        counted = update.counted > 0 and event in UPDATES
+        if agent is not None and not (announced or only_counts(agent, event, counted)):
+            emit_found(agent, event, partial(self._observables, agent, event, update, optimizer, known, loss, values))
         if event in UPDATES and last:
             update.forget()
             if self._inputs:
@@ -106,30 +124,35 @@ class ScriptAgent:
 
     def _observables(
         self, agent: Agent, event: str, update: ThreadUpdate, optimizer: Any, known: KnownOptimizer | None,
-        find_loss: FindLoss | None, values: dict[str, Any] | None, frame: FrameType,
+        find_loss: FindLoss | None, values: dict[str, Any] | None,
     ) -> FoundObservables:  # fmt: skip
+        frame = sys._getframe(1)  # not this one: it would hold itself, and with it the frames of the script
         if known is None and len(self.optimizers.by_id) == 1:
             (known,) = [*self.optimizers.by_id.values()]
             optimizer = known.reference()
         special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, update, frame)}
         if optimizer is not None:
             special["optimizer"] = lambda: optimizer
-        found = found_names(special, frame, update.at_backward, {"step": update.steps}, ended=update.ended)
+        losses = update.unscaled_losses() if event in UPDATES else []
+        otherwise: dict[str, Any] = {"step": update.steps}
+        if losses:
+            own = tuple(losses)
+            otherwise |= {"losses": own, "looptap": SimpleNamespace(losses=own)}
+        found = found_names(special, frame, update.at_backward, otherwise, ended=update.ended)
         if event not in UPDATES:
             found["guess"] = values is None
             found.update(values or {})
             if find_loss is not None:
                 special.update({name: partial(find_loss, name, frame) for name in LOSS_NAMES})
             return found
-        if update.data_seconds is not None:
+        if update.data_seconds is None:
+            found.unknown["data_seconds"] = "no DataLoader has given a batch for this step: data_seconds is unknown."
+        else:
             found["data_seconds"] = update.data_seconds
-        losses = update.unscaled_losses()
         try:
             loss = update.loss(losses, optimizer)
         except UnknownValue as error:
             loss, found.unknown["loss"] = None, str(error)
-        if losses:
-            special["losses"] = lambda: tuple(losses)
         if loss is not None:
             found["loss"] = loss
             if known is not None and self.optimizers.several:

@@ -5,25 +5,27 @@
 - before ``GradScaler.scale`` and ``update``, ``model.eval()``, as an optimizer is made, in ``optimizer.zero_grad()``,
   before and after each batch of a DataLoader: see `call_notice`.
 
-Nothing is added to the stack of a forward pass, an optimizer's step or a DataLoader, nor to that of a backward pass,
-unless its end is the event, or gradients are looked at after it (`run_events`).
+Nothing is added to the stack of a forward pass, an optimizer's step or a DataLoader. Around a backward pass there is a
+`WholePass`, for those that fail.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from looptap.integrations.auto.hooks.call_notice import notice_calls, notice_lookups, notice_readings, notice_settings
-from looptap.integrations.auto.hooks.run_events import RunEvents
+from looptap.integrations.auto.hooks.run_events import RunEvents, WholePass
 from looptap.integrations.auto.sight.models import optimizers_exist
 from looptap.integrations.harmless import say_once
 
 _COPIES_LOCALS = sys.version_info < (3, 13)
 
-Before = Callable[[Sequence[Any], Sequence[Any], Callable[..., Any]], Callable[..., Any] | None]
-"""Gets the losses of a backward pass, their gradients and what runs it; returns what runs it instead, or None."""
+Before = Callable[[Sequence[Any], Sequence[Any], Callable[..., Any], FrameType], Callable[..., Any] | None]
+"""Gets the losses of a backward pass, their gradients, what runs it, and the frame that calls that; returns what runs
+it instead, or None."""
 
 
 def place_hooks(events: RunEvents) -> None:
@@ -95,6 +97,7 @@ def _watch_backward(before: Before) -> None:
 
     if (skip := getattr(torch._C._dynamo.eval_frame, "skip_code", None)) is not None:
         skip(run_backward.__code__)  # it reads its caller's frame
+        skip(WholePass.__call__.__code__)
 
     tapped = type(type(engine).__name__, (type(engine),), {"run_backward": property(run_backward)})
     Variable._execution_engine = tapped()
@@ -113,6 +116,6 @@ def _look(
         if _COPIES_LOCALS:
             given.clear()
         if options.get("accumulate_grad"):
-            replaced.append(before(outputs, gradients, run))
+            replaced.append(before(outputs, gradients, run, frame))
     except Exception as error:
         say_once(error)

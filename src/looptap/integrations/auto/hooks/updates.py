@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from typing import Any
 from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import Key, LeftGradients, key_of
 from looptap.integrations.auto.hooks.own_updates import Place
-from looptap.integrations.auto.hooks.passes import LoaderPasses
+from looptap.integrations.auto.hooks.passes import LoaderPass, LoaderPasses
 from looptap.integrations.auto.sight.found_names import NamesAtBackward, UnknownValue
 from looptap.integrations.auto.sight.models import ModelInSight
 
+MAX_RESTED_SECONDS = 0.1
+"""Seconds of an update from which on none rests: a question or a command would wait for one more of them."""
 MAX_LOSSES_COUNT = 10_000
 """Micro-losses of one update that are kept."""
 
@@ -28,12 +31,13 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "announces", "at_backward", "backwards", "copies", "counted_from", "data_seconds", "ended", "evaluation",
-        "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "made", "model_in_sight", "own",
-        "passes", "places", "raised", "reached", "replaced", "scaled_steps", "scaler", "stepped", "steps",
+        "announces", "at_backward", "backwards", "backwards_before", "copies", "counted", "counted_from",
+        "data_seconds", "done_at", "ended", "evaluation", "fetch_began", "followers", "in_evaluation_mode", "late",
+        "left", "losses", "made", "model_in_sight", "only", "own", "passes", "places", "raised", "reached", "replaced",
+        "scaled_steps", "scaler", "stepped", "steps", "took", "usual",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, by_iterator: dict[int, LoaderPass]) -> None:
         self.losses: deque[tuple[Any, Any, Any, int]] = deque(maxlen=MAX_LOSSES_COUNT)
         """What backward was called on, detached, the gradient that it got, or None, the gradient scale that it was
         multiplied by, or None, and its version."""
@@ -53,9 +57,19 @@ class ThreadUpdate:
         """True if an optimizer has stepped on others than those."""
         self.steps = self.backwards = 0
         """Updates so far, and backward passes since the last one."""
+        self.backwards_before = 0
+        """Backward passes of the last update."""
+        self.took = self.done_at = 0.0
+        """Seconds of the last update, and when it was done."""
+        self.usual = 0
+        """While it rests, the backward passes of an update; else 0. See `rest`."""
+        self.only: Callable[[], Any] = _unknown
+        """While it rests, a weak reference to the optimizer that makes all updates."""
+        self.counted = 0
+        """Passes of this update that were only counted: if there are some, it only counts itself."""
         self.places: set[Place] = set()
         """Where the script has called ``backward`` since the last update."""
-        self.passes = LoaderPasses()
+        self.passes = LoaderPasses(by_iterator)
         self.in_evaluation_mode = frozenset[int]()
         """Optimizers with a model in evaluation mode at the last backward pass: that says nothing of a batch then."""
         self.raised = False
@@ -101,6 +115,35 @@ class ThreadUpdate:
         """The number of updates, with one whose event is due."""
         return self.steps + bool(self.late or (self.stepped and not self.raised))
 
+    def may_rest(self) -> bool:
+        """Return True after an update that was one step, if nothing is open."""
+        left = [self.late, self.made, self.followers, self.losses, self.at_backward, self.evaluation]
+        others = [not self.raised, self.scaled_steps is not None, self.announces("step"), self.is_slow]
+        return len(self.stepped) == 1 and not any([*left, *others])
+
+    @property
+    def is_slow(self) -> bool:
+        """True if the last update took so long that none may rest."""
+        return self.took > MAX_RESTED_SECONDS
+
+    def rest(self) -> None:
+        """Only count the passes and steps of updates such as the last one."""
+        (self.only,) = self.stepped.values()
+        self.usual = self.backwards_before
+        self.begin()
+
+    def wake(self) -> None:
+        """Note passes and steps again, as if there had been no rest."""
+        if not self.counted and (optimizer := self.only()) is not None:  # which has just stepped
+            self.stepped[id(optimizer)], self.raised = self.only, True
+        self.only, self.usual = _unknown, 0
+
+    def count_pass(self) -> None:
+        """Count a backward pass, of which nothing else is noted."""
+        self.backwards += 1
+        self.counted += 1
+        self.passes.note_backward()
+
     def begin(self) -> None:
         """Begin an update, since the last one has had its steps."""
         self.own = False
@@ -128,7 +171,9 @@ class ThreadUpdate:
     def forget(self) -> None:
         """Release what was noted for the event, which has been raised."""
         self.forget_first(len(self.losses))
-        self.replaced = False
+        self.replaced, self.counted, before = False, 0, self.done_at
+        self.done_at = time.monotonic()
+        self.took = self.done_at - before
         if self.data_seconds:
             self.data_seconds = 0.0
         if self.at_backward:
@@ -142,14 +187,20 @@ class ThreadUpdate:
         self.reached.clear()
         self.left.clear()
 
+    def forget_failed(self, count: int) -> None:
+        """Release the losses of a backward pass that has raised, after ``count`` others."""
+        self.backwards = max(self.backwards - 1, 0)
+        while len(self.losses) > count:
+            self.losses.pop()
+            self.reached.pop(len(self.losses), None)
+
     def unscaled_losses(self) -> list[Any]:
         """Return all losses since the last update, unscaled.
 
         Each counts as often as the gradient says that backward got with it: ``D_real.backward(minus_one)`` ascends.
         There are none if the script has changed one in place.
         """
-        torch: Any = sys.modules["torch"]
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with sys.modules["torch"]._C.DisableTorchFunction():  # and none of them needs a gradient
             noted = [*self.losses]
             if any(value._version != version for value, *_, version in noted):
                 self.copies = True
@@ -220,14 +271,38 @@ class ThreadUpdate:
 
 
 class ThreadUpdates(threading.local):
-    """The open update of each thread."""
+    """The open update of each thread.
 
-    def __init__(self) -> None:
-        self.mine = ThreadUpdate()
+    A new thread continues that of one that has ended, such as a training that failed. Those wait in ``left``, which all
+    threads share, as they do the passes over DataLoaders.
+    """
+
+    def __init__(self, left: list[ThreadUpdate], by_iterator: dict[int, LoaderPass]) -> None:
+        self.left = left
+        try:
+            self.mine = left.pop()
+        except IndexError:
+            self.mine = ThreadUpdate(by_iterator)
+        self._until_end = _UntilEnd(self.mine, left)
+
+
+class _UntilEnd:
+    """What a thread has until it ends; then its update waits for another one."""
+
+    def __init__(self, update: ThreadUpdate, left: list[ThreadUpdate]) -> None:
+        self._update, self._left = update, left
+
+    def __del__(self) -> None:
+        self._update.at_backward.values.clear()
+        self._left.append(self._update)
 
 
 def _nothing(event: str) -> bool:
     return False
+
+
+def _unknown() -> Any:
+    return None
 
 
 def total(losses: list[Any]) -> Any:
@@ -235,5 +310,5 @@ def total(losses: list[Any]) -> Any:
     if len(losses) < 2:
         return losses[0] if losses else None
     torch: Any = sys.modules["torch"]
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction():
         return sum(one.float() if one.dtype in (torch.float16, torch.bfloat16) else one for one in losses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import FrameType
@@ -13,7 +14,8 @@ from looptap.streams.harmless.plain import ARRAY, ATOM, TENSOR, kind_of_type
 
 MAX_WANTED_NAMES_COUNT = 64
 """Names that are read at backward passes."""
-_AT_SOME_EVENTS = frozenset({"loss", "losses", "x", "y", "inputs", "data_seconds", "guess"})
+_AT_SOME_EVENTS = frozenset({"loss", "losses", "x", "y", "inputs"})
+_OURS = frozenset({"losses", "looptap"})
 _NUMBERS = frozenset({ATOM, TENSOR, ARRAY})
 _INPUTS = frozenset({"x", "inputs"})
 WANTED_EVENTS = 1000
@@ -89,7 +91,12 @@ def found_names(
     They are the ``special`` ones, the job's, and those of ``otherwise`` that it does not have. Of a script that has
     ``ended`` only the variables of its main module are left.
     """
-    last = {**at_backward.values}
+    last, words = ChainMap({**at_backward.values}, {**otherwise}), frames.words()
+
+    def replaces(name: str, value: Any) -> bool:
+        """Return True if a variable comes first: what skorch calls step is a dict."""
+        ours = otherwise.get(name)
+        return kind_of_type(type(ours)) not in _NUMBERS or kind_of_type(type(value)) in _NUMBERS
 
     def find(name: str) -> Any:
         if name in observables.varying:
@@ -114,8 +121,13 @@ def found_names(
         except KeyError:
             if frames.is_ours(name):
                 raise
-        else:  # what skorch calls step is a dict
-            return value if name not in otherwise or kind_of_type(type(value)) in _NUMBERS else otherwise[name]
+            if name in words and not frames.may_come(frame, name):
+                observables.nowhere[name] = frames.no_value(frame, name)
+                raise
+            if name in _OURS and name in otherwise:
+                return last[name]
+        else:
+            return value if name not in otherwise or replaces(name, value) else otherwise[name]
         if ended and name not in otherwise:
             observables.unknown[name] = f"the script has ended, and with it the function that had {name}."
         elif name in _INPUTS and name in special and name not in observables.coming:
@@ -125,12 +137,12 @@ def found_names(
             )
         elif at_backward.want(name):
             observables.coming.add(name)
-        elif name not in last and name not in otherwise:
+        elif name not in last:
             if at_backward.may_come(name) or frames.may_come(frame, name):
                 observables.coming.add(name)
             elif name.isidentifier() and name not in special and name not in _AT_SOME_EVENTS:
                 observables.nowhere[name] = frames.no_value(frame, name)
-        return last[name] if name in last else otherwise[name]
+        return last[name]
 
     def there(name: str) -> bool:
         try:
@@ -139,8 +151,8 @@ def found_names(
             return False
 
     def names() -> list[str]:
-        return [*filter(there, special), *frames.listed(frame), *last, *otherwise]
+        return [*filter(there, special), *frames.listed(frame), *last]
 
-    observables = FoundObservables({}, find, names, frames.words())
+    observables = FoundObservables({}, find, names)
     observables.elsewhere, observables.home = partial(frames.path_to, frame), partial(frames.home_of, frame)
     return observables

@@ -66,7 +66,7 @@ class KnownOptimizer:
 
     def evaluates(self) -> bool:
         """Return True if its model is in evaluation mode."""
-        return any(not vars(model).get("training", True) for _, model in self._living()[:1])
+        return False in [vars(model).get("training") for _, model in self._living()[:1]]
 
     def trains(self, module: Any) -> bool:
         """Return True if this is its model, or a part of that."""
@@ -107,6 +107,10 @@ class KnownOptimizers:
         """Return the optimizers, by id, whose models are in evaluation mode."""
         few = [*self.by_id.items()] if len(self.by_id) <= MAX_NAMED_COUNT else []
         return frozenset([key for key, known in few if known.evaluates()])
+
+    def evaluate_as(self, before: frozenset[int]) -> bool:
+        """Return True if those models evaluate that did ``before``, but for some gone."""
+        return self.evaluate() == before.intersection([key for key, one in [*self.by_id.items()] if not one.is_done()])
 
     def loss_names(self) -> frozenset[str]:
         """Return the names of their own losses, if they need some."""
