@@ -2,10 +2,12 @@
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 
 import pytest
+import warm
 from places import SUPPORT
 
 HOOKS = f"""
@@ -79,3 +81,26 @@ def test_a_test_that_does_not_end_fails_once_and_all_others_are_run(tmp_path):
     assert "INTERNALERROR" not in done.stdout + done.stderr
     assert "ValueError: at no line" in done.stdout
     assert "KeyError: 'around it'" in done.stdout
+
+
+STARTS_THE_FIRST = """
+import sys, torch, warm
+warm.run([sys.executable, "-c", ""])
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_output_of_a_program_ends_with_it(monkeypatch):
+    # it starts the server of warm programs that others use after it
+    monkeypatch.setattr(warm, "_RUN", run := secrets.token_hex(8))
+    monkeypatch.setattr(warm, "_servers", {})
+    environment = {**os.environ, "PYTEST_XDIST_TESTRUNUID": run, "PYTHONPATH": str(SUPPORT)}
+    command = [sys.executable, "-c", STARTS_THE_FIRST]
+    with warm.Popen(command, stdin=warm.PIPE, stdout=warm.PIPE, text=True, env=environment) as program:
+        assert program.stdout.readline() == "started\n"
+        warm.run([sys.executable, "-c", ""])
+        program.stdin.close()
+        assert program.stdout.read() == ""
+        assert program.wait() == 0
