@@ -7,7 +7,9 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+import threading
 from array import array
+from itertools import permutations
 
 import pytest
 from waiting import soon
@@ -265,7 +267,7 @@ def test_where_no_command_is_lost_none_is_named(tmp_path):
     assert not kept.close(10)
 
 
-def test_a_file_that_goes_while_keeping_is_paused_is_counted(keeping, monkeypatch, caplog):
+def test_a_file_that_goes_while_keeping_is_paused_is_made_again_with_everything(keeping, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -275,10 +277,114 @@ def test_a_file_that_goes_while_keeping_is_paused_is_counted(keeping, monkeypatc
         soon(lambda: keeping.writer.stats().state == "paused")
         removed(keeping.path)
     soon(keeping.is_settled, detail=keeping.writer.stats)
-    assert (keeping.writer.stats().kept, keeping.writer.stats().dropped) == (100, 100)
-    assert "was removed or moved; this lost 100 values and 1 command" in caplog.text
+    assert (keeping.writer.stats().kept, keeping.writer.stats().dropped) == (200, 0)
+    assert "was removed or moved; all that the run has stored was written again" in caplog.text
+    assert keeping.writer.close(10)
+    check(keeping.path, 1, 200)
+
+
+PARTS = ["", "-wal", "-shm"]
+
+
+@pytest.mark.parametrize("between", [True, False])
+@pytest.mark.parametrize("order", list(permutations(PARTS)), ids=lambda order: "".join(order))
+def test_nothing_is_lost_in_whatever_order_the_files_of_a_run_are_removed(keeping, order, between):
+    path = keeping.path
+    for part in order:
+        path.with_name(path.name + part).unlink(missing_ok=True)
+        if between:
+            keeping.keep()
+    removed(path)
+    keeping.keep()
+    assert keeping.writer.close(10)
+    check(path, 1, keeping.handed)
+
+
+class AtLine:
+    """Calls ``act`` once, before a thread runs this ``line`` of `written_file`."""
+
+    def __init__(self):
+        self.passed = set()
+        self.act, self.line, self.watching = None, None, False
+
+    def __call__(self, frame, event, _):
+        if frame.f_code.co_filename != written_file.__file__:
+            return None
+        if event == "line" and self.watching:
+            self.passed.add(frame.f_lineno)
+            if frame.f_lineno == self.line:
+                self.line = None
+                self.act()
+        return self
+
+
+def lines_passed(path, happens, line=None):
+    """Remove a folder before a line that mends its file; return the lines that ran."""
+    trace = AtLine()
+    trace.act, trace.line = (lambda: removed(path)), line
+    threading.settrace(trace)
+    try:
+        keeping = Keeping(path)
+        keeping.keep()
+    finally:
+        threading.settrace(None)
+    happens(path)
+    trace.watching = True
+    keeping.keep()
+    trace.watching = False
+    keeping.keep()
+    assert keeping.writer.close(10), (line, keeping.writer.stats())
+    check(keeping.path, 1, 300)
+    return trace.passed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("happens", [log_removed, removed, touched, by_a_former_copy])
+def test_nothing_is_lost_if_a_folder_goes_before_any_line_that_mends_a_file(tmp_path, happens, caplog):
+    lines = lines_passed(tmp_path / "0" / "run.looptap", happens)
+    assert len(lines) > 20
+    for line in sorted(lines):
+        lines_passed(tmp_path / str(line) / "run.looptap", happens, line)
+    assert "this lost" not in caplog.text
+
+
+def log_emptied(path):
+    os.truncate(path.with_name(f"{path.name}-wal"), 0)
+
+
+def log_overwritten(path):
+    log = path.with_name(f"{path.name}-wal")
+    with log.open("r+b") as file:
+        file.write(b"precious" * (log.stat().st_size // 8))
+
+
+@pytest.mark.parametrize("damaged", [log_emptied, log_overwritten])
+def test_what_is_lost_with_a_damaged_log_is_counted_and_said(keeping, damaged):
+    path = keeping.path
+    damaged(path)
+    keeping.keep()
+    keeping.keep()
+    assert (keeping.writer.stats().kept, keeping.writer.stats().dropped) == (200, 100)
+    assert "is damaged; this lost 100 values and 1 command" in keeping.writer.stats().reason
     assert not keeping.writer.close(10)
-    check(keeping.path, 101, 200, commands=(), dropped=100)
+    check(path, 101, 300, commands=(), dropped=100)
+
+
+def test_a_log_that_goes_during_a_commit_is_noticed(keeping, monkeypatch):
+    """Else later values are in a log without a name, which goes with the process."""
+    write, path = PageWriter.write, keeping.path
+
+    def removing(self, connection, items):
+        log_removed(path)
+        return write(self, connection, items)
+
+    with monkeypatch.context() as during:
+        during.setattr(PageWriter, "write", removing)
+        keeping.keep()
+    keeping.keep()
+    shutil.copytree(path.parent, path.parent.with_name("killed"))
+    with looptap.open(path.parent.with_name("killed") / path.name) as run:
+        assert len(run.stream("n")) == 300
 
 
 def test_what_went_with_a_file_that_cannot_be_made_again_is_counted_at_the_end(keeping):

@@ -76,7 +76,7 @@ class Writer:
         self.renewals = 0
         """How often the file had to be made again."""
         self._reason = self._note = ""  # of a pause; what has become of former files
-        self._file = WrittenFile(path, self._begin_file)
+        self._file = WrittenFile(path, self._begin_file, self._renewed)
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._wakeup, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -296,10 +296,7 @@ class Writer:
 
     def _ready(self) -> sqlite3.Connection:
         """Return the connection to the file, which is made again if it is gone."""
-        connection, renewal = self._file.ready(sum(self._kept))
-        if renewal is not None:
-            self._renewed(renewal)
-        return connection
+        return self._file.ready(sum(self._kept))
 
     def _begin_file(self, connection: sqlite3.Connection) -> None:
         """Fill a new file with facts, and the streams that a former one had."""

@@ -235,13 +235,14 @@ def test_a_disk_that_cannot_be_written_is_harmless(directory, tmp_path, monkeypa
 
 
 REMOVED = """
-    import shutil, sys, looptap
+    import os, shutil, looptap
     agent = looptap.Agent("kept", history=True)
     agent.stream("loss", "step, loss", on="batch", keep=True)
     for step in range(1000):
         agent.emit("batch", step=step, loss=1 / (step + 1))
     while not (stats := agent.stats()["store"])["kept"] == 1000: pass
-    shutil.rmtree("looptap-runs")
+    while os.path.exists("looptap-runs"):  # a file may go or come meanwhile
+        shutil.rmtree("looptap-runs", ignore_errors=True)
     for step in range(1000, 2000):
         agent.emit("batch", step=step, loss=1 / (step + 1))
     agent.close()
@@ -255,7 +256,8 @@ def test_a_job_whose_folder_of_runs_is_removed_keeps_all_its_values(directory, t
     command = [sys.executable, "-c", textwrap.dedent(REMOVED)]
     done = warm.run(command, check=True, timeout=300, cwd=tmp_path, capture_output=True, text=True)
     (path,) = (tmp_path / "looptap-runs").glob("*.looptap")
-    assert done.stderr.count("was removed or moved; all that the run has stored was written again") == 1
+    assert "was removed or moved; all that the run has stored was written again" in done.stderr
+    assert "this lost" not in done.stderr
     with looptap.open(path) as stored:
         assert [step for step, _ in stored.stream("loss").values] == list(range(2000))
         assert stored.history("loss", on="batch") is not None

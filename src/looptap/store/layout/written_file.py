@@ -1,8 +1,8 @@
 """`WrittenFile`: the SQLite file of a run while it is written.
 
 A file that is removed, moved or replaced lives on while it is open. So whatever was written to it is copied to a new
-file, and nothing is lost. It is lost only if the file is damaged, went while it was closed (the disk was full), or if
-there is no room for the copy.
+file, and nothing is lost. It is lost only if the file is damaged, or if there is no room for the copy. `rm -rf` may
+remove the file at any moment, so from its creation on, a connection always has it open.
 
 Guarantees: a file that is not this one is never written, replaced or removed. Assumes: used by one thread.
 """
@@ -13,7 +13,7 @@ import contextlib
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,9 @@ BUSY_TIMEOUT_SECONDS = 5.0
 MAX_FILES = 100
 """Files of one run: the name ends with -2, -3, … if something else is at its path."""
 
-_LOGS = ("-wal", "-shm", "-journal")  # beside a file, while it is open
+_AHEAD, _BEHIND = ("WAL", "NORMAL", ("-wal", "-shm")), ("TRUNCATE", "FULL", ("-journal",))
+"""How a file on a local disk, and one elsewhere, is written: its journal, when it is synced, the files beside it."""
+_DAMAGE = "was changed by another program, and is damaged"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TRANSIENT = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY,
@@ -49,50 +51,59 @@ class WrittenFile:
     """The file at ``path``, which ``begin`` fills when it is new.
 
     `ready` creates, opens and mends it; `committed` is called after each commit, `failed` after an error of the disk.
+    ``renewed`` is called for each file that took the place of a former one.
     """
 
-    def __init__(self, path: Path, begin: Callable[[sqlite3.Connection], None]) -> None:
+    def __init__(
+        self, path: Path, begin: Callable[[sqlite3.Connection], None], renewed: Callable[[Renewal], None]
+    ) -> None:
         self.path = self._wanted = absolute(path)
-        self._begin = begin
+        self._begin, self._renewed = begin, renewed
         self._connection: sqlite3.Connection | None = None
+        self._current = False  # False once the connection is to a former file, or has failed
         self._seen: os.stat_result | None = None  # the file after the last commit; None before there is one
-        self._logs: dict[str, os.stat_result | None] = {}
-        self._local = True
-        self._damaged = False
+        self._log_paths: list[str] = []  # what SQLite keeps beside the open file from the first commit on
+        self._logs: dict[str, os.stat_result] = {}
+        self._local, self._items = True, 0
+        self._suspect = self._damaged = False  # has to be read before it is written; is known to lack something
 
-    def ready(self, items: int) -> tuple[sqlite3.Connection, Renewal | None]:
+    def ready(self, items: int) -> sqlite3.Connection:
         """Return the connection to a file that has the ``items`` that were committed.
 
         Raises StoreError, OSError or sqlite3.Error; then call `failed`.
         """
+        self._items = items
         if not self.path.is_absolute():
             raise StoreError(f"{GONE}; name a folder for runs: LOOPTAP_STORE")
-        renewal = None
         if self._seen is None:
             if os.path.lexists(self.path):
                 raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
             self._create()
-        elif what := self._change(items):
-            renewal = self._renew(what)
-        self._mend_logs()
-        if self._connection is None:
-            self._connection = self._opened()
-        return self._connection, renewal
+        elif what := self._change():
+            self._renew(what)
+        if not self._is_open() and self._log_is_moved():
+            self._open()
+            if self._damaged:
+                self._renew(_DAMAGE)
+                self._open()
+        assert self._connection is not None
+        return self._connection
 
     def committed(self) -> None:
         """Take the file and its logs as they are now for what was written."""
         now = _status(self.path)
-        if now is not None and _same(now, self._seen):
+        if _same(now, self._seen):
             self._seen = now
-        path = str(self.path)
-        self._logs = {path + suffix: _status(path + suffix) for suffix in _LOGS}
+        for log in self._log_paths:
+            status = _status(log)
+            if status is not None and _same(status, self._logs.setdefault(log, status)):
+                self._logs[log] = status
 
     def failed(self, error: Exception) -> None:
-        """Close the connection, unless only it has what was written."""
+        """Read all again before the next commit."""
         self._damaged = self._damaged or _code(error) in _DAMAGED
-        with contextlib.suppress(OSError):
-            if not self.adrift():
-                self._close()
+        # The connection stays open till another one has the file: only an open file survives its removal.
+        self._current, self._suspect = False, True
 
     def adrift(self) -> bool:
         """Return True if what was written is no longer at the path."""
@@ -100,43 +111,28 @@ class WrittenFile:
 
     def end(self) -> None:
         """Close the file, as one that reads from read-only media, too."""
-        if self._connection is not None:
+        if self._connection is not None and self._current:
             with contextlib.suppress(sqlite3.Error):  # a reader has it open: an empty log stays beside the file
                 self._connection.execute("PRAGMA busy_timeout = 0")
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         self._close()
 
-    def _change(self, items: int) -> str:
-        """Return what has happened to the file since the last commit."""
+    def _change(self) -> str:
+        """Return why there must be a new file, if so."""
         now, seen = _status(self.path), self._seen
-        if now is None or seen is None:
-            return "was removed or moved"
         if not _same(now, seen):
-            return "was replaced"
+            return "was replaced" if now else "was removed or moved"
+        assert now is not None
+        assert seen is not None
         # Elsewhere the clock of a server may set the time of a change late.
         changed = now.st_size < seen.st_size or (self._local and now.st_mtime_ns != seen.st_mtime_ns)
-        if self._damaged or (changed and not self._has(items)):
-            self._damaged = True
-            return "was changed by another program, and is damaged"
-        self._seen = now
-        return ""
-
-    def _has(self, items: int) -> bool:
-        """Return True if another connection finds all items in the file."""
-        try:
-            with contextlib.closing(_connect(self.path)) as connection:
-                whole = connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-                ((found,),) = connection.execute(_COUNT)
-                return whole and bool(found >= items)
-        except sqlite3.DatabaseError as error:
-            if _code(error) in _TRANSIENT:
-                raise
-            return False
+        self._suspect = self._suspect or (self._current and (changed or self._log_is_changed()))
+        return _DAMAGE if self._damaged else ""
 
     # ------------------------------------------------------------ new files
 
-    def _renew(self, what: str) -> Renewal:
+    def _renew(self, what: str) -> None:
         """Create a file with all that the connection still reads, else an empty one."""
         former, lost = self.path, True
         if self._connection is not None and not self._damaged:
@@ -151,7 +147,7 @@ class WrittenFile:
             if self._damaged and not self.adrift():
                 self.path.replace(self.path.with_name(f"{self.path.name}.damaged"))
             self._create()
-        return Renewal(former, what, lost)
+        self._renewed(Renewal(former, what, lost))
 
     def _create(self, source: sqlite3.Connection | None = None) -> None:
         """Create the file under a temporary name first: its final name means readable."""
@@ -167,19 +163,23 @@ class WrittenFile:
                     self._begin(connection)
                 else:
                     source.backup(connection)
+                    if not _has(connection, self._items):
+                        raise sqlite3.DatabaseError(f"{self.path} can no longer be read.")
                     connection.execute("PRAGMA journal_mode = DELETE")
             about = draft.lstat()
             # A log of the former file would be taken for one of the new file.
             for log, status in self._logs.items():
-                if status is not None and _same(_status(log), status):
+                if _same(_status(log), status):
                     os.unlink(log)
             self._place(draft)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, sqlite3.Error) and not os.path.lexists(draft):  # removed with its folder: try again
+                raise StoreError(f"{draft} was removed while it was written.") from None
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        self._close()
-        self._seen, self._damaged = about, False
+        self._seen, self._logs, self._log_paths = about, {}, []
+        self._current = self._suspect = self._damaged = False
 
     def _place(self, draft: Path) -> None:
         """Give a file the path of the run, or another name if something is there."""
@@ -193,42 +193,107 @@ class WrittenFile:
 
     # ------------------------------------------------------------ the connection
 
-    def _opened(self) -> sqlite3.Connection:
+    def _is_open(self) -> bool:
+        """Return True if the connection writes to the file and the logs at the path."""
+        return self._current and not self._suspect and not self._log_is_gone()
+
+    def _open(self) -> None:
+        """Open the file at the path in place of the former connection.
+
+        It can be removed at any moment, and only an open file survives that. A connection with a log is opened after
+        the former one has ended its log, and cannot read without the folder. So an immutable one, which needs no log,
+        has the file meanwhile.
+        """
+        between = self._connected("mode=ro&immutable=1")
+        self._close()
+        self._connection = between
+        with contextlib.ExitStack() as undo:
+            connection = self._connected("mode=rw")
+            undo.callback(connection.close)
+            if self._suspect and not _has(connection, self._items):
+                self._raise_if_gone()
+                self._damaged = True
+                return
+            self._begin_log(connection)
+            undo.pop_all()
+        between.close()
+        self._connection, self._current, self._suspect = connection, True, False
+
+    def _begin_log(self, connection: sqlite3.Connection) -> None:
         self._local = is_local(self.path.parent)
-        connection = _connect(self.path)
-        try:
-            connection.execute(f"PRAGMA journal_mode = {'WAL' if self._local else 'TRUNCATE'}")
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._local else 'FULL'}")
-            check(lambda sql: connection.execute(sql).fetchall(), self.path)
-        except BaseException:
-            connection.close()
-            raise
+        journal, synchronous, logs = _AHEAD if self._local else _BEHIND
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        check(lambda sql: connection.execute(sql).fetchall(), self.path)
+        self._log_paths = [f"{self.path}{suffix}" for suffix in logs]
+
+    def _connected(self, options: str) -> sqlite3.Connection:
+        """Return a connection to the file that was written, which is still at the path."""
+        with contextlib.ExitStack() as undo:
+            connection = sqlite3.connect(
+                address(self.path, options), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS,
+                check_same_thread=False,
+            )  # fmt: skip
+            undo.callback(connection.close)
+            self._raise_if_gone()
+            undo.pop_all()
         return connection
 
-    def _mend_logs(self) -> None:
-        """If a log was removed, move its content to the file and open that again."""
-        if self._connection is None or all(_same(_status(log), status) for log, status in self._logs.items()):
-            return
-        busy, frames, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        if not busy and frames == moved:  # else a reader needs the log as it is: the next commit tries again
-            self._close()
+    def _raise_if_gone(self) -> None:
+        if self.adrift():
+            raise StoreError(f"{self.path} was removed or replaced while it was opened.")
 
     def _close(self) -> None:
-        connection, self._connection, self._logs = self._connection, None, {}
-        if connection is None:
-            return
+        connection, self._connection, self._current, self._logs = self._connection, None, False, {}
+        self._log_paths = []
+        if connection is not None:
+            with self._own_change(), contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    @contextlib.contextmanager
+    def _own_change(self) -> Iterator[None]:
+        """Take a change of the file by the log's content for no other program's."""
         untouched = self._seen is not None and _written(_status(self.path)) == _written(self._seen)
-        with contextlib.suppress(sqlite3.Error):
-            connection.close()
-        if untouched:  # what the end of the log has changed is no change by another program
+        yield
+        if untouched:
             self.committed()
 
+    # ------------------------------------------------------------ its logs
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open a file that exists, for reading and writing."""
-    return sqlite3.connect(
-        address(path, "mode=rw"), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False
-    )
+    def _log_is_gone(self) -> bool:
+        """Return True if SQLite writes to a log that is no longer at its path."""
+        return any(not _same(_status(log), status) for log, status in self._logs.items())
+
+    def _log_is_changed(self) -> bool:
+        """Return True if another program wrote to the log with the last commits."""
+        log = f"{self.path}-wal"
+        now, seen = _status(log), self._logs.get(log)
+        return _same(now, seen) and _written(now) != _written(seen)
+
+    def _log_is_moved(self) -> bool:
+        """Move the log to its file; return False while a reader needs a removed one."""
+        if self._connection is None:
+            return True
+        try:
+            with self._own_change():
+                busy, frames, moved = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            if self._log_is_gone():
+                raise
+            return True
+        return (busy, frames) == (0, moved) or not self._log_is_gone()
+
+
+def _has(connection: sqlite3.Connection, items: int) -> bool:
+    """Return True if a connection that is new finds all items in its file."""
+    try:
+        whole = connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+        ((found,),) = connection.execute(_COUNT)
+        return whole and bool(found >= items)
+    except sqlite3.DatabaseError as error:
+        if _code(error) in _TRANSIENT:
+            raise
+        return False
 
 
 def _status(path: str | Path) -> os.stat_result | None:
