@@ -354,8 +354,11 @@ def test_the_last_evaluation_of_a_thread_has_its_event():
     assert Observed("ending_thread", [("step", "evaluation")]).values == [[3, 6]]
 
 
+FAILED = ["failed_loops", "failed_threads", "failed_elsewhere"]
+
+
 @pytest.mark.promise("auto")
-@pytest.mark.parametrize("script", ["failed_loops", "failed_threads", "failed_elsewhere", "left_loops"])
+@pytest.mark.parametrize("script", [*FAILED, "left_loops", "kept_iterators", "iterators_in_turns"])
 def test_a_failed_training_changes_nothing_of_the_next(script):
     """Also if its iterators live on, or the next one has a thread, or another place."""
     found = Observed(script, ["loss", "len(events)"])

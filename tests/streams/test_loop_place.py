@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from looptap.streams.loop.loop_place import is_left, place_of_loop
+from looptap.streams.loop.loop_place import is_left, place_of_loop, spots_from
 
 
 class Batches:
@@ -77,12 +77,34 @@ def test_a_loop_runs_from_its_first_instruction_to_its_end_handlers_included(lea
         assert not any(after)
 
 
-def test_a_loop_that_fetches_with_a_function_runs_as_long_as_its_function():
-    batches = Batches()
+def test_a_loop_that_fetches_with_a_function_runs_to_its_end():
+    batches, others, last = Batches(), Batches(), Batches()
     iterator = iter(batches)
     while next(iterator, 2) < 2:
         assert batches.place.runs
-    assert batches.place.runs
+    assert not batches.place.runs
+    iterator = iter(others)
+    while True:
+        try:
+            if next(iterator) == 2:
+                break
+            raise ValueError
+        except ValueError:
+            assert others.place.runs
+    assert not others.place.runs
+    next(iter(last))
+    assert last.place.runs  # no loop is around it: it is over with its function
+
+
+def test_an_iterator_that_was_made_before_several_loops_serves_the_outer_one():
+    frame = sys._getframe()
+    for outer in range(2):
+        inside = spots_from(frame)
+        for _ in range(2):
+            within, before = place_of_loop(frame, inside), place_of_loop(frame, ())
+        assert before.runs
+        assert within.runs == (outer > 1)
+    assert not before.runs
 
 
 def test_a_loop_is_left_where_another_one_of_its_function_begins_after_it_and_not_within_it():

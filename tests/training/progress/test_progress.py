@@ -629,6 +629,19 @@ def test_an_iterator_of_a_loop_that_was_left_holds_up_no_other_loop_of_its_funct
     assert (progress.steps, progress.epoch, progress.ledger.seconds[0]) == (36, 4, 36.0)
 
 
+def test_a_loop_that_fetches_with_next_and_was_left_holds_up_no_other_one():
+    clock = Clock()
+    progress = Progress(10, epochs=4, clock=clock)
+    kept = iter(progress.train(range(10)))
+    while next(kept) < 6:
+        clock.now += 1.0
+    for epoch in range(1, 4):
+        for done, _ in enumerate(progress.train(range(10))):
+            assert (progress.steps, progress.epoch) == (10 * epoch - 4 + done, epoch)
+            clock.now += 1.0
+    assert (progress.steps, progress.epoch, progress.ledger.seconds[0]) == (36, 4, 36.0)
+
+
 def test_an_iterator_that_is_abandoned_but_kept_holds_up_nothing():
     clock = Clock()
     progress = Progress(10, epochs=4, clock=clock)

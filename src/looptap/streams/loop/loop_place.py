@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import re
 import sys
 import threading
 from collections import defaultdict
@@ -17,15 +18,30 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 _CACHE = dis.opmap.get("CACHE", 0)
+_BACK = re.compile("(POP_)?JUMP_BACKWARD(_IF.*)?")
+MAX_FRAMES_COUNT = 40
+"""Frames that tell where a batch is fetched."""
 _PASSING_ON = ("looptap.training.", "looptap.integrations.", "torch.")
 
 
-class LoopPlace(NamedTuple):
-    """Where a loop is, and what passes batches on to it; frame and thread by id."""
+class CallSite(NamedTuple):
+    """The instruction at which a frame is; frame and code by id."""
 
-    instructions: tuple[tuple[int, int], ...] = ()
-    frame: tuple[int, int] = (0, 0)
+    frame: int
+    code: int
+    instruction: int
+
+
+class LoopPlace(NamedTuple):
+    """Where a loop is, and what passes batches on to it; the thread by id."""
+
+    spots: tuple[CallSite, ...] = ()
+    """From what asks for a batch outward to the function of the loop."""
+    callers: tuple[CallSite, ...] = ()
+    """Further outward."""
     thread: int = 0
+    made: tuple[CallSite, ...] = ()
+    """Where the iterator was made, if known."""
 
     @property
     def runs(self) -> bool:
@@ -33,13 +49,43 @@ class LoopPlace(NamedTuple):
 
         Frames that a traceback keeps do not run. The address of one that is gone may be that of another function.
         """
-        frame = sys._current_frames().get(self.thread)
-        while frame is not None and (id(frame), id(frame.f_code)) != self.frame:
-            frame = frame.f_back
+        frame = _running(self.thread).get(self.spots[-1][:2])
         if frame is None:
             return False
-        parts = _parts_of_loop(frame.f_code, self.instructions[-1][1])
-        return not parts or any(frame.f_lasti in part for part in parts)
+        loop, _ = self._loop(frame.f_code, self.spots[-1])
+        return not loop or frame.f_lasti in loop
+
+    def at_steps(self) -> LoopPlace:
+        """Return the place with the loop that the iterator was made for.
+
+        Called in a step: a function that only fetches batches has returned by then. The loop is in the innermost
+        function that runs, or around its call, after the iterator was made.
+        """
+        running, spots = _running(self.thread), (*self.spots, *self.callers)
+        counts = [count for count in range(len(self.spots), len(spots) + 1) if spots[count - 1][:2] in running]
+        around = [count for count in counts if self._loop(running[spots[count - 1][:2]].f_code, spots[count - 1])[1]]
+        count = (around or counts or [len(self.spots)])[0]
+        return self._replace(spots=spots[:count], callers=spots[count:])
+
+    def _loop(self, code: CodeType, spot: CallSite) -> tuple[frozenset[int], bool]:
+        """Return a function's loop, and whether the iterator was made in it before."""
+        made = next((one.instruction for one in self.made if one[:2] == spot[:2]), -1)
+        return _loop_around(code, spot.instruction, made)
+
+    def is_at(self, old: LoopPlace) -> bool:
+        """Return True if the instructions up to the loop at ``old`` are the same."""
+        spots = (*self.spots, *self.callers)[: len(old.spots)]
+        return self.thread == old.thread and [one[1:] for one in spots] == [one[1:] for one in old.spots]
+
+
+def _running(thread: int) -> dict[tuple[int, ...], FrameType]:
+    """Return the frames of a thread, each by its address and that of its code."""
+    found: dict[tuple[int, ...], FrameType] = {}
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        found[id(frame), id(frame.f_code)] = frame
+        frame = frame.f_back
+    return found
 
 
 def frames_to_loop(frame: FrameType | None) -> Iterator[FrameType]:
@@ -62,39 +108,67 @@ def _instruction_of(frame: FrameType) -> int:
     return at
 
 
-def place_of_loop(frame: FrameType | None) -> LoopPlace:
-    """Return where the loop stands for which ``frame`` asks for a batch."""
-    frames = [*frames_to_loop(frame)]
-    instructions = tuple((id(one.f_code), _instruction_of(one)) for one in frames)
-    last = (id(frames[-1]), id(frames[-1].f_code)) if frames else (0, 0)
-    return LoopPlace(instructions, last, threading.get_ident())
+def spots_from(frame: FrameType | None) -> tuple[CallSite, ...]:
+    """Return where ``frame`` and its callers are, outward."""
+    found: list[CallSite] = []
+    while frame is not None and len(found) < MAX_FRAMES_COUNT:
+        found.append(CallSite(id(frame), id(frame.f_code), _instruction_of(frame)))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def place_of_loop(frame: FrameType | None, made: tuple[CallSite, ...] = ()) -> LoopPlace:
+    """Return where the loop stands for which ``frame`` asks for a batch.
+
+    ``made`` is where its iterator was made, if that is known.
+    """
+    spots, count = spots_from(frame), len([*frames_to_loop(frame)])
+    return LoopPlace(spots[:count], spots[count:], threading.get_ident(), made)
 
 
 @lru_cache(maxsize=64)
-def _parts_of_loop(code: CodeType, at: int) -> tuple[range, ...]:
-    """Return the instructions of the `for` at ``at``; empty for anything else.
+def _loop_around(code: CodeType, at: int, made: int) -> tuple[frozenset[int], bool]:
+    """Return the instructions of the loop that fetches at ``at``, if there is one.
 
-    They are those up to its end, and the handlers of `try` and `with` in it, which Python 3.12 puts at the end of the
-    code. Handlers around the loop also guard its beginning.
+    And whether its iterator was made at ``made`` before. Of several such loops it is the outer one. ``made`` is -1
+    where that is unknown. Then it is the inner one, if that is a `for`, which makes its own.
     """
-    loop = next((one for one in dis.get_instructions(code) if one.offset == at), None)
-    if loop is None or loop.opname != "FOR_ITER":
-        return ()
-    parts, guarded = [range(loop.offset, loop.argval)], defaultdict(list)
+    instructions = {one.offset: one for one in dis.get_instructions(code)}
+    if at not in instructions:
+        return frozenset(), False
+    ends = {one.argval: offset for offset, one in instructions.items() if _BACK.fullmatch(one.opname)}
+    ends |= {offset: one.argval - 1 for offset, one in instructions.items() if one.opname == "FOR_ITER"}
+    loops = sorted((_with_handlers(code, range(begin, end + 1)) for begin, end in ends.items()), key=len)
+    # Python writes the test of a `while` twice: before the loop and at its end.
+    twins = {offset for offset, one in instructions.items() if one.positions == instructions[at].positions}
+    around = [loop for loop in loops if loop & twins]
+    outside = [loop for loop in around if made not in {-1, at, *loop}]
+    if not outside and instructions[at].opname == "FOR_ITER":
+        return around[0], False
+    return (outside or around or [frozenset()])[-1], bool(outside)
+
+
+def _with_handlers(code: CodeType, loop: range) -> frozenset[int]:
+    """Return the instructions of a loop, and of the handlers in it.
+
+    Python 3.12 puts the handlers of `try` and `with` at the end of the code. Those around the loop also guard its
+    beginning.
+    """
+    found, guarded = set(loop), defaultdict(list)
     for entry in getattr(dis.Bytecode(code), "exception_entries", ()):  # typeshed lacks it
         guarded[entry.target].append(range(entry.start, entry.end))
-    handlers = sorted(target for target in guarded if target >= loop.argval)
+    handlers = sorted(target for target in guarded if target >= loop.stop)
     for handler, following in pairwise([*handlers, len(code.co_code)]):
-        begins = [one.start for one in guarded[handler]]
-        inside = any(begin in part for begin in begins for part in parts)
-        if inside and not any(loop.offset in one for one in guarded[handler]):
-            parts.append(range(handler, following))
-    return tuple(parts)
+        inside = not found.isdisjoint(one.start for one in guarded[handler])
+        if inside and not any(loop.start in one for one in guarded[handler]):
+            found.update(range(handler, following))
+    return frozenset(found)
 
 
-def is_left(old: LoopPlace, now: LoopPlace, within: bool = True) -> bool:
+def is_left(old: LoopPlace, now: LoopPlace, within: bool = True, again: bool = True) -> bool:
     """Return True if the loop at ``old`` is over as one begins at ``now``.
 
-    That begins at the same place, or the function of the old one, ``within`` which its steps are, is no longer in it.
+    That begins ``again`` at the same place, or the function of the old one is no longer in it, while its steps are
+    ``within`` that.
     """
-    return (old.instructions, old.thread) == (now.instructions, now.thread) or (within and not old.runs)
+    return (again and now.is_at(old)) or (within and not old.runs)

@@ -19,21 +19,17 @@ from typing import Any
 
 from looptap.agent.loop.calls.frame_variables import names_in, variables_in
 from looptap.agent.loop.sight.frames import LIBRARY, USER, kind_of_file
-from looptap.streams.loop.loop_place import LoopPlace, frames_to_loop, is_left, place_of_loop
+from looptap.streams.loop.loop_place import CallSite, LoopPlace, frames_to_loop, is_left, place_of_loop, spots_from
 
 EPOCH, EVALUATION = "epoch", "evaluation"
 RENEWAL = "renewal"
 """In place of an event: the script will take a new iterator in the middle of an evaluation."""
 MAX_PASSES_COUNT = 64
 """Passes that are followed."""
-MAX_FRAMES_COUNT = 40
-"""Frames that tell where a batch is fetched."""
 MAX_AHEAD_COUNT = 16
 """Batches that may be fetched before the loop gets the first."""
 _MAP_STYLE_NUMBER = 0
 _BURSTS_COUNT = 2
-
-Stack = tuple[tuple[int, int], ...]
 
 
 class LoaderPass:
@@ -60,7 +56,7 @@ class LoaderPass:
         """Backward passes and updates of the thread at the last batch."""
         self.pauses = [iterator._num_yielded]
         """How many batches it had fetched at first, and when the thread had first, and next, learned from some."""
-        self.stack: Stack | None = None
+        self.stack: list[tuple[int, int]] | None = None
         self.moved = False
         """True if the second batch is fetched elsewhere in the script than the first, which nothing has used."""
         self.variables: list[set[tuple[str, int]]] = []
@@ -80,7 +76,7 @@ class LoaderPass:
                 self.pauses.append(count)
         elif len(self.pauses) == 1 and count <= MAX_AHEAD_COUNT:
             if count < _BURSTS_COUNT:
-                stack = _stack_of(caller)
+                stack = [one[1:] for one in spots_from(caller)]
                 self.moved, self.stack = self.stack not in (None, stack), stack
             before, self.variables = self.variables, _variables_of(caller)
             self.held += self.variables[-1:] == before[-1:] and self.variables != before
@@ -100,7 +96,7 @@ class LoaderPass:
 
     def is_left(self, place: LoopPlace) -> bool:
         """Return True if its loop is over as one that learns begins at ``place``."""
-        return not self.beside and is_left(self.place, place, bool(self.within))
+        return is_left(self.place, place, bool(self.within), again=not self.beside)
 
     def reads(self, iterator: Any) -> bool:
         """Return True if ``iterator`` is over the same data."""
@@ -117,8 +113,13 @@ class LoaderPasses:
         self._last: LoaderPass | None = None
         self.backwards = 0
         """Backward passes of the thread."""
+        self._made: weakref.WeakKeyDictionary[Any, tuple[CallSite, ...]] = weakref.WeakKeyDictionary()
         self._due = 0  # updates until an epoch ends whose last batches were fetched ahead
         self._perhaps = 0  # the same of a pass of which all were, which may be none to learn from
+
+    def note_made(self, iterator: Any, frame: FrameType) -> None:
+        """Note where in the script an iterator is made."""
+        self._made[iterator] = spots_from(frame)
 
     def before_batch(self, iterator: Any, steps: int, gradients: bool, in_mode: bool = True) -> tuple[bool, str | None]:
         """Note a fetch; return if an epoch is overdue, and the event of the fetch.
@@ -131,7 +132,7 @@ class LoaderPasses:
         ahead = again = False
         begins = now is None or now.iterator() is not iterator or count < now.count
         if now is None or begins:
-            place = place_of_loop(caller)
+            place = place_of_loop(caller, self._made.get(iterator, ()))
             event = EPOCH if self._broken_off(iterator, learns, place) else None
             ahead = bool(self._due and self._last and self._last.reads(iterator))
             now = self._by_iterator[id(iterator)] = LoaderPass(self, iterator, steps, ahead, place)
@@ -142,7 +143,7 @@ class LoaderPasses:
             again = now.ahead and done == now.done  # another one is fetched ahead: the loop has begun again
             now.ahead = now.ahead and not again
             now.ended = now.ended and count == now.length
-            if (last := self._last) not in (None, now) and last.learns and last.place == now.place:
+            if (last := self._last) not in (None, now) and last.learns and now.place.is_at(last.place):
                 last.beside = now.beside = True
         now.note_fetch(count, done, caller)
         now.count, now.steps, now.gradients, now.learns, self._last = count, steps, gradients, learns, now
@@ -181,6 +182,7 @@ class LoaderPasses:
         if self._last is not None and self._last.gradients:
             self._last.learns = True
             if self._last.within is None:
+                self._last.place = self._last.place.at_steps()
                 self._last.within = self._last.place.runs
 
     def _broken_off(self, iterator: Any, learns: bool, place: LoopPlace) -> bool:
@@ -202,15 +204,6 @@ class LoaderPasses:
         if len(self._by_iterator) >= MAX_PASSES_COUNT:
             self._by_iterator.pop(next(iter(self._by_iterator)), None)
         return found
-
-
-def _stack_of(frame: FrameType | None) -> Stack:
-    """Return at which instructions functions are, from ``frame`` outward."""
-    found: list[tuple[int, int]] = []
-    while frame is not None and len(found) < MAX_FRAMES_COUNT:
-        found.append((id(frame.f_code), frame.f_lasti))
-        frame = frame.f_back
-    return tuple(found)
 
 
 def _variables_of(frame: FrameType | None) -> list[set[tuple[str, int]]]:

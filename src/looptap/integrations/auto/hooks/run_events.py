@@ -200,6 +200,8 @@ class RunEvents:
     def after_batch(self, iterator: Any) -> None:
         """Add the loading time of this batch to the open update."""
         update = self._updates.mine
+        if not iterator._num_yielded:  # it has been made
+            update.passes.note_made(iterator, sys._getframe(1))
         if update.fetch_began and sys.modules["torch"].is_grad_enabled():
             update.data_seconds = (update.data_seconds or 0.0) + time.perf_counter() - update.fetch_began
         update.fetch_began = 0.0
