@@ -15,6 +15,7 @@ from places import SUPPORT
 from small_trainers import Examples, Net, accelerated
 
 from looptap.agent.agent import is_open
+from looptap.integrations import harmless
 from looptap.integrations.accelerate import AccelerateTracker
 from looptap.integrations.hugging_face import HuggingFaceCallback
 from looptap.integrations.lightning import LightningCallback
@@ -152,18 +153,21 @@ HOOKS = {
 }
 
 
+EVALUATES = ("on_evaluate", "on_validation_end")
+EVENTS = "step", "step_end", "epoch", "evaluation", "log", "checkpoint"
+BASES = {"transformers": transformers.TrainerCallback, "lightning": lightning.Callback}
+
+
 @pytest.mark.promise("frameworks")
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in HOOKS for name in HOOKS[kind]])
 def test_a_callback_that_raises_before_ours_keeps_no_event_from_the_run(kind, name, tmp_path):
     how = {"eval_strategy": "epoch", "save_strategy": "epoch"} if kind == "transformers" else {}
-    bases = {"transformers": transformers.TrainerCallback, "lightning": lightning.Callback}
     found = []
     for place in ("before", "after"):
         agent, run = pair("order", groups=("step", "epoch"))
-        events = "step", "step_end", "epoch", "evaluation", "log", "checkpoint"
-        streams = [run.stream("event_number, step", on=event) for event in events]
+        streams = [run.stream("event_number, step", on=event) for event in EVENTS]
         groups = run.stream("len(events)", on="step")
-        made = KINDS[kind](tmp_path, Net(), agent=agent, **{place: [failing_once(bases[kind], name)]}, **how)
+        made = KINDS[kind](tmp_path, Net(), agent=agent, **{place: [failing_once(BASES[kind], name)]}, **how)
         with pytest.raises(RuntimeError, match="on purpose"):
             made.train()
         assert not made.hooked()
@@ -173,6 +177,106 @@ def test_a_callback_that_raises_before_ours_keeps_no_event_from_the_run(kind, na
     assert found[0] == found[1]
     assert found[0][-1][-2:] == [3, 3]
     assert len(found[0][0]) == sum(found[0][-1])
+
+
+def acting(kind, name, act, fails=False):
+    """Return a callback whose method ``name`` acts at its second call."""
+    calls = []
+
+    def called(self, *arguments, **keywords):
+        calls.append(name)
+        if len(calls) == 2:
+            act()
+            if fails:
+                raise RuntimeError("on purpose")
+
+    return type("Acting", (BASES[kind],), {name: called})()
+
+
+def evaluate(made):
+    if isinstance(made, WithTransformers):
+        made.trainer.evaluate()
+    else:
+        made.trainer.validate(made.module, torch.utils.data.DataLoader(Examples(pairs=True), 4), verbose=False)
+
+
+@pytest.mark.promise("frameworks")
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in HOOKS for name in HOOKS[kind] if name not in EVALUATES]
+)
+def test_a_callback_that_evaluates_and_raises_before_ours_keeps_no_event_from_the_run(kind, name, tmp_path):
+    def rows(place):
+        agent, run = pair("order", groups=("step", "epoch"))
+        streams = [run.stream("event_number, step", on=event) for event in EVENTS]
+        how = {"save_strategy": "epoch"} if kind == "transformers" else {}
+        callback = acting(kind, name, lambda: evaluate(made), fails=True)
+        made = KINDS[kind](tmp_path, Net(), agent=agent, **{place: [callback]}, **how)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            made.train()
+        return [[tuple(row) for row in stream.values] for stream in streams]
+
+    found = rows("before")
+    assert found == rows("after")
+    assert found[0]
+    assert found[EVENTS.index("evaluation")]
+
+
+def test_an_evaluation_of_which_a_callback_has_caught_the_error_has_its_event(tmp_path):
+    def fail(*_, **__):
+        raise RuntimeError("on purpose")
+
+    def rows(place):
+        def caught():
+            with contextlib.suppress(RuntimeError):
+                evaluate(made)
+
+        agent, run = pair("caught", groups=("step", "epoch"))
+        streams = [run.stream("event_number, step", on=event) for event in EVENTS]
+        failing = type("Failing", (BASES["transformers"],), {"on_evaluate": fail})()
+        callbacks = [acting("transformers", "on_step_end", caught), failing]
+        made = WithTransformers(tmp_path, Net(), agent=agent, **{place: callbacks})
+        made.train()
+        return [[tuple(row) for row in stream.values] for stream in streams]
+
+    found = rows("before")
+    assert found == rows("after")
+    assert found[EVENTS.index("evaluation")] == [(1, 2)]
+    assert len(found[0]) == 6
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_within_a_callback_keeps_no_event_from_the_run(kind, place, tmp_path, caplog):
+    agent, run = pair("outer", groups=("step", "epoch"))
+    steps, epochs = run.stream("step", on="step"), run.stream("step", on="epoch")
+    callback = acting(kind, HOOKS[kind][0], lambda: KINDS[kind](tmp_path, Net(), agent=pair("inner")[0]).train())
+    KINDS[kind](tmp_path, Net(), agent=agent, **{place: [callback]}).train()
+    assert (steps.values, epochs.values) == ([*range(1, 7)], [3, 6])
+    assert "began within another one" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_within_another_one_that_has_the_same_callback_says_what_it_ends(kind, tmp_path, caplog):
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(harmless, "_said", set())
+    agent, run = pair("both", groups=("step", "epoch"))
+    steps = run.stream("step", on="step")
+
+    def train():
+        inner = KINDS[kind](tmp_path, Net())
+        if kind == "transformers":
+            inner.trainer.remove_callback(inner.adapter)
+            inner.trainer.add_callback(made.adapter)
+        inner.callbacks = [made.adapter]
+        inner.train()
+
+    made = KINDS[kind](tmp_path, Net(), agent=agent, after=[acting(kind, "on_train_epoch_end", train)])
+    if kind == "transformers":
+        made.trainer.add_callback(acting(kind, "on_epoch_end", train))
+    made.train()
+    monkey.undo()
+    assert steps.values == [*range(1, 7), *range(1, 7)]
+    assert caplog.text.count("a training began within another one that has the same callback") == 1
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda one: one.__name__)

@@ -7,18 +7,23 @@ change what ours reads, so ours stays where it is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
-Calls = dict[str, tuple[tuple[Any, ...], dict[str, Any]]]
-"""Arguments and keywords of a call, by the name of the method; at most one."""
+Calls = dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]]
+"""Method, arguments and keywords of a call, by the id of the frame that makes it.
+
+There are several where a callback evaluates in its own turn.
+"""
 
 
 class FirstTurn:
     """Notes in ``awaited`` which of the methods ``names`` are about to be called.
 
     ``owner.callbacks`` are the framework's callbacks, ``kinds`` their classes. ``adapter`` removes from ``awaited`` a
-    call that it gets; one that is still there at `stop` is made then.
+    call that it gets; one whose caller has been left is made at the next call or at `stop`.
 
     >>> class Callback:
     ...     def on_step(self, number):
@@ -52,14 +57,25 @@ class FirstTurn:
         owner.callbacks = [self._first, *owner.callbacks]  # a new list: the framework may be going through this one
 
     def stop(self) -> None:
-        """Leave the callbacks as they were, and make a call that was prevented."""
+        """Leave the callbacks as they were, and make the calls that were prevented."""
         self._owner.callbacks = [one for one in self._owner.callbacks if one is not self._first]
-        for name, (arguments, keywords) in [*self._awaited.items()]:
+        self._make_prevented(None)
+
+    def _make_prevented(self, frame: FrameType | None) -> None:
+        """Make the calls whose callers are not at ``frame`` or around it."""
+        running = set()  # a frame's address may be used again, but not while it runs
+        while frame is not None and self._awaited:
+            running.add(id(frame))
+            frame = frame.f_back
+        for caller in [one for one in reversed(self._awaited) if one not in running]:
+            name, arguments, keywords = self._awaited[caller]
             getattr(self._adapter, name)(*arguments, **keywords)
+            self._awaited.pop(caller, None)
 
     def _noting(self, name: str) -> Callable[..., None]:
         def note(callback: Any, *arguments: Any, **keywords: Any) -> None:
-            self._awaited.clear()
-            self._awaited[name] = arguments, keywords
+            caller = sys._getframe(1)
+            self._make_prevented(caller.f_back)
+            self._awaited[id(caller)] = name, arguments, keywords
 
         return note

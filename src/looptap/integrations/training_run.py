@@ -34,6 +34,10 @@ MAX_NAME_CHARACTERS = 100
 MAX_WRAPPERS_COUNT = 8
 """Wrappers of frameworks that are looked through, one in another."""
 
+_WITHIN = (
+    "a training began within another one that has the same callback, so the run has no further event of the outer one: "
+    "give each training a callback of its own"
+)
 _LOADERS = ("base_dataloader", "dataloader", "loader", "combined_loader", "iterables", "flattened")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,6 +79,8 @@ class TrainingRun:
 
         A training that has not ended ends here. ``trainer`` is what trains, see `ends_with`.
         """
+        if self in _open and _calls.count(id(self.trainer)) > (self.trainer is trainer):
+            say_once(RuntimeError(_WITHIN))
         self.end("another training began")
         self._trainer, self._ended = _nothing if trainer is None else weakref.ref(trainer), {}
         _open.add(self)
@@ -95,7 +101,8 @@ class TrainingRun:
 
     def heard(self, name: str) -> None:
         """Note that the adapter's method ``name`` is called."""
-        self._awaited.pop(name, None)
+        last = next((caller for caller, call in reversed(self._awaited.items()) if call[0] == name), 0)
+        self._awaited.pop(last, None)
 
     def at_end(self, call: Callable[[], object]) -> None:
         """Call this once the training ends."""
@@ -215,6 +222,7 @@ class TrainingRun:
 
 
 _open: weakref.WeakSet[TrainingRun] = weakref.WeakSet()
+_calls: list[int] = []  # the trainers that train, by id: one within the other
 
 
 def ends_with(owner: type, name: str) -> None:
@@ -229,12 +237,15 @@ def ends_with(owner: type, name: str) -> None:
 
     @functools.wraps(method)
     def ending(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        _calls.append(id(self))
         try:
             return method(self, *arguments, **keywords)
         except BaseException as error:
             for run in [one for one in _open if one.trainer is self]:
                 harmlessly(run.end, f"the training ended with {type(error).__name__}")
             raise
+        finally:
+            _calls.remove(id(self))
 
     ending.__looptap_ends__ = True  # type: ignore[attr-defined]  # a mark
     setattr(kind, name, ending)
