@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _CACHE = dis.opmap.get("CACHE", 0)
 _BACK = re.compile("(POP_)?JUMP_BACKWARD(_IF.*)?")
+Handler = tuple[range, list[range]]
+"""The instructions of a handler of `try` or `with`, and those that it guards."""
 MAX_FRAMES_COUNT = 40
 """Frames that tell where a batch is fetched."""
 _PASSING_ON = ("looptap.training.", "looptap.integrations.", "torch.")
@@ -63,8 +65,8 @@ class LoopPlace(NamedTuple):
         """
         running, spots = _running(self.thread), (*self.spots, *self.callers)
         counts = [count for count in range(len(self.spots), len(spots) + 1) if spots[count - 1][:2] in running]
-        around = [count for count in counts if self._loop(running[spots[count - 1][:2]].f_code, spots[count - 1])[1]]
-        count = (around or counts or [len(self.spots)])[0]
+        around = (count for count in counts if self._loop(running[spots[count - 1][:2]].f_code, spots[count - 1])[1])
+        count = next(around, (counts or [len(self.spots)])[0])
         return self._replace(spots=spots[:count], callers=spots[count:])
 
     def _loop(self, code: CodeType, spot: CallSite) -> tuple[frozenset[int], bool]:
@@ -133,35 +135,48 @@ def _loop_around(code: CodeType, at: int, made: int) -> tuple[frozenset[int], bo
     And whether its iterator was made at ``made`` before. Of several such loops it is the outer one. ``made`` is -1
     where that is unknown. Then it is the inner one, if that is a `for`, which makes its own.
     """
-    instructions = {one.offset: one for one in dis.get_instructions(code)}
-    if at not in instructions:
-        return frozenset(), False
-    ends = {one.argval: offset for offset, one in instructions.items() if _BACK.fullmatch(one.opname)}
-    ends |= {offset: one.argval - 1 for offset, one in instructions.items() if one.opname == "FOR_ITER"}
-    loops = sorted((_with_handlers(code, range(begin, end + 1)) for begin, end in ends.items()), key=len)
+    positions, spans, handlers = _parts_of(code)
     # Python writes the test of a `while` twice: before the loop and at its end.
-    twins = {offset for offset, one in instructions.items() if one.positions == instructions[at].positions}
+    twins = {offset for offset, position in positions.items() if position == positions.get(at)}
+    spans = [span for span in spans if any(twin in span for twin in twins)] or spans  # or it is in a handler
+    loops = sorted((_with_handlers(span, handlers) for span in spans), key=len)
     around = [loop for loop in loops if loop & twins]
     outside = [loop for loop in around if made not in {-1, at, *loop}]
-    if not outside and instructions[at].opname == "FOR_ITER":
+    if not outside and any(span.start == at for span in spans):
         return around[0], False
     return (outside or around or [frozenset()])[-1], bool(outside)
 
 
-def _with_handlers(code: CodeType, loop: range) -> frozenset[int]:
-    """Return the instructions of a loop, and of the handlers in it.
+@lru_cache(maxsize=16)
+def _parts_of(code: CodeType) -> tuple[dict[int, Any], list[range], list[Handler]]:
+    """Return where each instruction is in the source, the loops, and the handlers.
 
-    Python 3.12 puts the handlers of `try` and `with` at the end of the code. Those around the loop also guard its
-    beginning.
+    It takes about 10 µs an instruction, once.
     """
-    found, guarded = set(loop), defaultdict(list)
+    instructions = {one.offset: one for one in dis.get_instructions(code)}
+    ends = {one.argval: offset for offset, one in instructions.items() if _BACK.fullmatch(one.opname)}
+    ends |= {offset: one.argval - 1 for offset, one in instructions.items() if one.opname == "FOR_ITER"}
+    guarded = defaultdict(list)
     for entry in getattr(dis.Bytecode(code), "exception_entries", ()):  # typeshed lacks it
         guarded[entry.target].append(range(entry.start, entry.end))
-    handlers = sorted(target for target in guarded if target >= loop.stop)
-    for handler, following in pairwise([*handlers, len(code.co_code)]):
-        inside = not found.isdisjoint(one.start for one in guarded[handler])
-        if inside and not any(loop.start in one for one in guarded[handler]):
-            found.update(range(handler, following))
+    handlers = pairwise([*sorted(guarded), len(code.co_code)])
+    return (
+        {offset: one.positions for offset, one in instructions.items()},
+        [range(begin, end + 1) for begin, end in ends.items()],
+        [(range(handler, following), guarded[handler]) for handler, following in handlers],
+    )
+
+
+def _with_handlers(loop: range, handlers: list[Handler]) -> frozenset[int]:
+    """Return the instructions of a loop, and of the handlers in it.
+
+    Python 3.12 puts these at the end of the code. Handlers around the loop also guard its beginning.
+    """
+    found = set(loop)
+    for handler, guards in handlers:
+        inside = handler.start >= loop.stop and not found.isdisjoint(one.start for one in guards)
+        if inside and not any(loop.start in one for one in guards):
+            found.update(handler)
     return frozenset(found)
 
 
