@@ -318,8 +318,8 @@ class AtLine:
         return self
 
 
-def lines_passed(path, happens, line=None):
-    """Remove a folder before a line that mends its file; return the lines that ran."""
+def lines_passed(path, happens, line=None, ends=False):
+    """Remove a folder before a line; return the lines that ran, and the path."""
     trace = AtLine()
     trace.act, trace.line = (lambda: removed(path)), line
     threading.settrace(trace)
@@ -330,22 +330,40 @@ def lines_passed(path, happens, line=None):
         threading.settrace(None)
     happens(path)
     trace.watching = True
-    keeping.keep()
-    trace.watching = False
-    keeping.keep()
+    if ends:
+        keeping.hand()
+    else:
+        keeping.keep()
+        trace.watching = False
     assert keeping.writer.close(10), (line, keeping.writer.stats())
-    check(keeping.path, 1, 300)
-    return trace.passed
+    return trace.passed, keeping.path
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("happens", [log_removed, removed, touched, by_a_former_copy])
 def test_nothing_is_lost_if_a_folder_goes_before_any_line_that_mends_a_file(tmp_path, happens, caplog):
-    lines = lines_passed(tmp_path / "0" / "run.looptap", happens)
+    lines, _ = lines_passed(tmp_path / "0" / "run.looptap", happens)
     assert len(lines) > 20
     for line in sorted(lines):
-        lines_passed(tmp_path / str(line) / "run.looptap", happens, line)
+        _, path = lines_passed(tmp_path / str(line) / "run.looptap", happens, line)
+        check(path, 1, 200)
     assert "this lost" not in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("happens", [touched, log_removed, removed])
+def test_nothing_is_lost_if_a_folder_goes_before_any_line_that_ends_a_file(tmp_path, happens, caplog):
+    """Unless it goes after the last commit, with the file as it should be."""
+    lines, _ = lines_passed(tmp_path / "0" / "run.looptap", happens, ends=True)
+    assert len(lines) > 20
+    written = 0
+    for line in sorted(lines):
+        _, path = lines_passed(tmp_path / str(line) / "run.looptap", happens, line, ends=True)
+        if path.exists():
+            written += 1
+            check(path, 1, 200)
+    assert "this lost" not in caplog.text
+    assert written > len(lines) // 2
 
 
 def log_emptied(path):

@@ -46,6 +46,7 @@ RETRY_DELAY_SECONDS = 0.5
 
 _ITEMS_PER_TRANSACTION = 20_000  # items of one commit
 _ITEM_BYTES, _COLUMNS_ITEM_BYTES = 64, 17  # that an item in the queue counts as, beside its value
+_CLOSING_TRIES_COUNT = 3  # to write a file again that has just been removed
 _MAX_WARNINGS = 10  # about files that had to be made again
 _INSERT_STREAM = "INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_COMMAND = "INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -260,6 +261,7 @@ class Writer:
 
     def _run(self) -> None:
         taken: list[Job] = []
+        tries = _CLOSING_TRIES_COUNT
         while True:
             self._wakeup.wait()
             self._full.wait(FLUSH_INTERVAL_SECONDS)
@@ -273,9 +275,10 @@ class Writer:
                     taken = self._drop_unwritable(taken, error)
                 except _DISK as error:
                     self._pause(error)
-                    if self._closing.is_set():
+                    if self._closing.is_set() and not (tries and self._is_adrift()):
                         self._give_up(taken)
                         return
+                    tries -= self._closing.is_set()
                     self._closing.wait(RETRY_DELAY_SECONDS)
                 else:
                     self._done(taken)
@@ -387,15 +390,20 @@ class Writer:
 
     def _give_up(self, jobs: list[Job]) -> None:
         """Count the jobs that will never be written as dropped; `reason` stays."""
-        with contextlib.suppress(OSError):
-            if self._file.adrift():
-                self._lose(f"{self.path} was removed, moved or replaced")
+        if self._is_adrift():
+            self._lose(f"{self.path} was removed, moved or replaced")
         with self._lock:
             lost = [*jobs, *self._queue]
             self._uncount(lost)
             self._queue.clear()
             self._count_dropped(lost)
             self.state, self._complete = "closed", self._complete and not lost
+
+    def _is_adrift(self) -> bool:
+        try:
+            return self._file.adrift()
+        except OSError:
+            return False
 
     def _count_dropped(self, jobs: list[Job]) -> None:
         for job in jobs:
