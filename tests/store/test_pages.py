@@ -23,7 +23,7 @@ from waiting import soon
 
 import looptap
 from looptap.store import writer as writers
-from looptap.store.layout import page_writer, schema
+from looptap.store.layout import page_writer, schema, written_file
 from looptap.store.layout.page_writer import MIN_PAGE_ITEMS, PageWriter
 from looptap.store.layout.pages import PAGE_BYTES, PAGE_ITEMS, items_of, page_of
 from looptap.store.writer import Writer
@@ -265,7 +265,7 @@ def test_texts_that_ever_differ_stay_as_they_were(tmp_path):
         assert run.stream("s").values == texts
 
 
-class Failing(sqlite3.Connection):
+class Failing(written_file.OwnConnection):
     """A disk whose commits fail, each second one."""
 
     commits = 0
@@ -280,8 +280,7 @@ class Failing(sqlite3.Connection):
 
 def test_nothing_is_lost_or_doubled_where_commits_fail(tmp_path, monkeypatch, prompt):
     monkeypatch.setattr(writers, "RETRY_DELAY_SECONDS", 0.001)
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{"factory": Failing, **k}))
+    monkeypatch.setattr(written_file, "OwnConnection", Failing)
     path = tmp_path / "run.looptap"
     kept = Writer(path)
     stream = kept.stream("s")

@@ -237,7 +237,7 @@ def test_a_full_disk_pauses_keeping_which_resumes_by_itself(disk, made, request)
         assert run.stream("s").dropped == stats.dropped
 
 
-class Slow(sqlite3.Connection):
+class Slow(written_file.OwnConnection):
     """A disk whose commits wait until `go` is set."""
 
     go = threading.Event()
@@ -252,8 +252,7 @@ class Slow(sqlite3.Connection):
 
 @pytest.fixture
 def slow(monkeypatch):
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{"factory": Slow, **k}))
+    monkeypatch.setattr(written_file, "OwnConnection", Slow)
     Slow.go.clear()
     Slow.waits.clear()
     yield Slow

@@ -4,19 +4,32 @@ A file that is removed, moved or replaced lives on while it is open. So whatever
 file, and nothing is lost. It is lost only if the file is damaged, or if there is no room for the copy. `rm -rf` may
 remove the file at any moment, so from its creation on, a connection always has it open.
 
-Guarantees: a file that is not this one is never written, replaced or removed. Assumes: used by one thread.
+Where the job has closed the descriptors of the file, as code does that makes a daemon of its process, the run continues
+in a copy: SQLite keeps their numbers, and would write into the files of the job that have got them.
+
+Guarantees: a file that is not this one is never written, replaced or removed. Assumes: used by one thread; no code
+closes its descriptors, and opens files, within the milliseconds of a commit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from looptap.protocol.process.own_descriptors import (
+    LISTS_DESCRIPTORS,
+    Identity,
+    OwnDescriptor,
+    descriptors_of,
+    identity,
+    keep_for_ever,
+)
 from looptap.store.errors import StoreError
 from looptap.store.layout.database import address
 from looptap.store.layout.run_path import GONE, absolute, is_local
@@ -29,11 +42,13 @@ MAX_FILES = 100
 
 _AHEAD, _BEHIND = ("WAL", "NORMAL", ("-wal", "-shm")), ("TRUNCATE", "FULL", ("-journal",))
 """How a file on a local disk, and one elsewhere, is written: its journal, when it is synced, the files beside it."""
+_LOGS = ("-wal", "-shm", "-journal")
 _DAMAGE = "was changed by another program, and is damaged"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TRANSIENT = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY,
 }  # fmt: skip
+_FAILURES = (OSError, StoreError, sqlite3.Error)
 _COUNT = 'SELECT (SELECT count(*) FROM items) + (SELECT coalesce(sum("count"), 0) FROM pages)'
 
 
@@ -45,6 +60,30 @@ class Renewal(NamedTuple):
     """Such as "was removed or moved"."""
     lost: bool
     """True if the new file has nothing of the former one."""
+
+
+class OwnConnection(sqlite3.Connection):
+    """A connection that is left as it is once the job has closed its descriptors."""
+
+    path: Path
+    descriptors: tuple[OwnDescriptor, ...]
+    """Those of its file in this process: SQLite shares and reuses them."""
+
+    def is_stranded(self) -> bool:
+        """Return True if its descriptors were closed, so that it must not be used."""
+        return LISTS_DESCRIPTORS and not any(one.is_there() for one in self.descriptors)
+
+    def close(self) -> None:
+        """Close it, unless it is stranded.
+
+        Then the file stays in being: SQLite knows it by its inode, which must not become that of another.
+        """
+        if self.is_stranded():
+            keep_for_ever(self)
+            with contextlib.suppress(OSError):
+                os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            super().close()
 
 
 class WrittenFile:
@@ -59,7 +98,7 @@ class WrittenFile:
     ) -> None:
         self.path = self._wanted = absolute(path)
         self._begin, self._renewed = begin, renewed
-        self._connection: sqlite3.Connection | None = None
+        self._connection: OwnConnection | None = None
         self._current = False  # False once the connection is to a former file, or has failed
         self._seen: os.stat_result | None = None  # the file after the last commit; None before there is one
         self._log_paths: list[str] = []  # what SQLite keeps beside the open file from the first commit on
@@ -75,6 +114,7 @@ class WrittenFile:
         self._items = items
         if not self.path.is_absolute():
             raise StoreError(f"{GONE}; name a folder for runs: LOOPTAP_STORE")
+        self._leave_stranded()
         if self._seen is None:
             if os.path.lexists(self.path):
                 raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
@@ -111,6 +151,8 @@ class WrittenFile:
 
     def end(self) -> None:
         """Close the file, as one that reads from read-only media, too."""
+        with contextlib.suppress(*_FAILURES):
+            self._leave_stranded()
         if self._connection is not None and self._current:
             with contextlib.suppress(sqlite3.Error):  # a reader has it open: an empty log stays beside the file
                 self._connection.execute("PRAGMA busy_timeout = 0")
@@ -129,6 +171,24 @@ class WrittenFile:
         changed = now.st_size < seen.st_size or (self._local and now.st_mtime_ns != seen.st_mtime_ns)
         self._suspect = self._suspect or (self._current and (changed or self._log_is_changed()))
         return _DAMAGE if self._damaged else ""
+
+    def _leave_stranded(self) -> None:
+        """Put a copy in the place of a file whose descriptors were closed."""
+        if self._connection is None or not self._connection.is_stranded():
+            return
+        if not self.adrift():
+            draft = self._draft()
+            for suffix in ("", "-wal"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(f"{self.path}{suffix}", f"{draft}{suffix}")
+            with contextlib.closing(_connected(draft, identity(draft))) as connection:
+                connection.execute("PRAGMA journal_mode = DELETE")
+        self._close()
+        if not self.adrift():
+            for suffix in _LOGS:
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            draft.replace(self.path)
+            self._seen, self._suspect = self.path.lstat(), True
 
     # ------------------------------------------------------------ new files
 
@@ -152,12 +212,10 @@ class WrittenFile:
     def _create(self, source: sqlite3.Connection | None = None) -> None:
         """Create the file under a temporary name first: its final name means readable."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._wanted.with_name(f".{self._wanted.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
+        draft = self._draft()
         try:
-            # Only its owner may read it. SQLite gives its -wal and -shm files the same mode.
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            with contextlib.closing(_connected(draft, identity(draft))) as connection:
+                connection.execute("PRAGMA journal_mode = MEMORY")  # no further file: what fails here is thrown away
                 if source is None:
                     create(connection)
                     self._begin(connection)
@@ -180,6 +238,14 @@ class WrittenFile:
             raise
         self._seen, self._logs, self._log_paths = about, {}, []
         self._current = self._suspect = self._damaged = False
+
+    def _draft(self) -> Path:
+        """Make an empty file beside the one that is wanted."""
+        draft = self._wanted.with_name(f".{self._wanted.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        # Only its owner may read it. SQLite gives its -wal and -shm files the same mode.
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        return draft
 
     def _place(self, draft: Path) -> None:
         """Give a file the path of the run, or another name if something is there."""
@@ -227,13 +293,11 @@ class WrittenFile:
         check(lambda sql: connection.execute(sql).fetchall(), self.path)
         self._log_paths = [f"{self.path}{suffix}" for suffix in logs]
 
-    def _connected(self, options: str) -> sqlite3.Connection:
+    def _connected(self, options: str) -> OwnConnection:
         """Return a connection to the file that was written, which is still at the path."""
         with contextlib.ExitStack() as undo:
-            connection = sqlite3.connect(
-                address(self.path, options), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS,
-                check_same_thread=False,
-            )  # fmt: skip
+            seen = self._seen
+            connection = _connected(self.path, None if seen is None else (seen.st_dev, seen.st_ino), options)
             undo.callback(connection.close)
             self._raise_if_gone()
             undo.pop_all()
@@ -282,6 +346,15 @@ class WrittenFile:
                 raise
             return True
         return (busy, frames) == (0, moved) or not self._log_is_gone()
+
+
+def _connected(path: Path, file: Identity | None, options: str = "mode=rw") -> OwnConnection:
+    connection = sqlite3.connect(
+        address(path, options), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False,
+        factory=OwnConnection,
+    )  # fmt: skip
+    connection.path, connection.descriptors = path, descriptors_of(file)
+    return connection
 
 
 def _has(connection: sqlite3.Connection, items: int) -> bool:
