@@ -1,6 +1,6 @@
-"""Builds the compiled tap where a C compiler is, and the file for LOOPTAP_AUTO.
+"""Builds the compiled modules where a C compiler is, and the file for LOOPTAP_AUTO.
 
-pyproject.toml has the rest. LOOPTAP_PURE=1 leaves the tap out, which makes a wheel for any machine.
+pyproject.toml has the rest. LOOPTAP_PURE=1 leaves them out, which makes a wheel for any machine.
 """
 
 import glob
@@ -20,6 +20,7 @@ wanted = (
 whole = "src/looptap/agent/loop/tap/module.c"  # which includes the other files
 parts = glob.glob("src/looptap/agent/loop/tap/*.[ch]")
 tap = Extension("looptap._tap", [whole], depends=parts, optional=True)  # optional: no compiler, no error
+parking = Extension("looptap._parking", ["src/looptap/protocol/process/parking.c"], optional=True)  # glibc only
 HARDENED = {
     "linux": (
         ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
@@ -67,8 +68,8 @@ class BuildStartFile(Command):
         return {}
 
 
-class BuildTap(build_ext):
-    """Builds the tap hardened, and without the paths of libraries of this machine."""
+class BuildCompiled(build_ext):
+    """Builds compiled modules hardened, and without the paths of libraries of this machine."""
 
     def build_extension(self, extension):
         """Build with the options of this platform."""
@@ -86,6 +87,6 @@ class Build(build):
 
 
 setup(
-    ext_modules=[tap] if wanted else [],
-    cmdclass={"build": Build, "build_ext": BuildTap, "build_start_file": BuildStartFile},
+    ext_modules=[tap, *([parking] if sys.platform == "linux" else [])] if wanted else [],
+    cmdclass={"build": Build, "build_ext": BuildCompiled, "build_start_file": BuildStartFile},
 )

@@ -28,7 +28,7 @@ MODULES = [
     m.name
     for m in pkgutil.walk_packages(looptap.__path__, "looptap.")
     if not m.name.startswith("looptap.examples")
-    and m.name != "looptap._tap"  # compiled
+    and m.name not in ("looptap._tap", "looptap._parking")  # compiled
     and ">>>" in Path(m.module_finder.find_spec(m.name, None).origin).read_text()
 ]
 """Those that have examples, but for the programs of the demo."""

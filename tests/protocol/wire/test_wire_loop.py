@@ -94,7 +94,7 @@ def test_values_beyond_one_flush_follow_at_once(wire):
 
 def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire):
     wire.open(limits=Limits(heartbeat=0.02))
-    idle = reactor.Reactor(wire.link, wire.handler, wire.link.authenticator.socket)
+    idle = reactor.Reactor(wire.link, wire.handler)
     assert idle.poll_timeout() <= 21
     soon(lambda: wire.handler.beats >= 3)
     attach(wire)
@@ -104,7 +104,7 @@ def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attache
 
 def test_the_gil_is_given_away_unless_it_takes_long_to_get_back_time_after_time(wire, monkeypatch):
     wire.open()
-    reactor.Reactor(wire.link, wire.handler, wire.link.authenticator.socket)
+    reactor.Reactor(wire.link, wire.handler)
     found = LongSleeps()
     monkeypatch.setattr(reactor, "time", found)
 

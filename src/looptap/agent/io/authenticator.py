@@ -41,6 +41,11 @@ class Authenticator:
             self.socket.close()
             self.socket = None
 
+    def let_go(self) -> zmq.Socket[bytes] | None:
+        """Return the socket, not to be used any more."""
+        found, self.socket = self.socket, None
+        return found
+
     def admit(self, public_key: bytes, role: str, until: float = math.inf) -> None:
         """Admit the owner of ``public_key`` (Z85) as ``role``. Any thread.
 

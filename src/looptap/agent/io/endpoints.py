@@ -56,6 +56,7 @@ class Bound(msgspec.Struct, frozen=True):
         """Remove the socket's file, unless something else has taken its name."""
         if self.path is None:
             return
+        self.hide(False)
         with contextlib.suppress(OSError):
             about = self.path.lstat()
             if (about.st_dev, about.st_ino) == self.inode:
@@ -265,6 +266,12 @@ def _resolve(host: str, port: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
     # libzmq listens to one family, and by default clients ask for IPv4 first
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return ipaddress.ip_address(found[0][4][0])
+
+
+def address_of(bound: Bound) -> str:
+    """Return what to ask `bind` for to get the same endpoints again."""
+    first, *others = bound.endpoints
+    return f"{EVERYWHERE}{first.rpartition(':')[2]}" if others else first
 
 
 def _bind_address(server: zmq.Socket[bytes], address: str, port: str) -> str:

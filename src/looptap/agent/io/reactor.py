@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import zmq
 
 from looptap.agent.io.authenticator import Authenticator
+from looptap.agent.io.careful_poller import CarefulPoller, DescriptorsLost
 from looptap.agent.io.request_handler import RequestHandler
 from looptap.agent.io.server_socket import ServerSocket
 from looptap.protocol.keys import OPERATOR
@@ -82,6 +83,12 @@ class ServedThread(Protocol):
     faults: int
     wakes: int
 
+    def is_intact(self) -> bool:
+        """Return True while the sockets may be used."""
+
+    def let_go(self) -> None:
+        """Leave the sockets as they are, for ever."""
+
     def work_posted(self) -> None:
         """Run the calls posted so far."""
 
@@ -95,8 +102,8 @@ class ServedThread(Protocol):
 class Reactor:
     """The poll loop of one server; each `run_once` sleeps, then does a piece of work."""
 
-    def __init__(self, link: ServedThread, handler: RequestHandler, zap_socket: zmq.Socket[bytes]) -> None:
-        self._server, self._handler, self._authenticator = link, handler, zap_socket
+    def __init__(self, link: ServedThread, handler: RequestHandler) -> None:
+        self._server, self._handler = link, handler
         self._viewers_ignored_until: float | None = None  # when viewers are heard again; None while they are
         handler.give_way = self._give_way
         self._held_since, self._hurried_until, self._long_waits = _spent(), 0.0, 0
@@ -113,13 +120,11 @@ class Reactor:
     def _register_sockets(self) -> None:
         """Poll the present sockets; those of viewers only if they are not resting."""
         self._sockets = self._server.sockets
-        self._busy_poller, self._sleeping_poller = zmq.Poller(), zmq.Poller()
+        self._authenticator = self._server.authenticator.socket
         heard = (one for one in self._sockets if one.role == OPERATOR or not self._viewers_ignored_until)
-        routers = [one.router for one in heard if one.router is not None]
-        for poller in (self._busy_poller, self._sleeping_poller):
-            for source in (self._authenticator, self._server.urgent.fd, *routers):
-                poller.register(source, zmq.POLLIN)
-        self._sleeping_poller.register(self._server.wakeup.fd, zmq.POLLIN)
+        sockets = [one for one in (self._authenticator, *(one.router for one in heard)) if one is not None]
+        self._busy_poller = CarefulPoller(sockets, [self._server.urgent.fd])
+        self._sleeping_poller = CarefulPoller(sockets, [self._server.urgent.fd, self._server.wakeup.fd])
 
     def run_once(self) -> None:
         """Sleep until there is work, and do a bounded piece of each kind."""
@@ -132,7 +137,13 @@ class Reactor:
             self._gather(self._gathers_since)  # a reader may have become less patient
         gathers_for_long = self._wake_reasons is WakeReason.BUSY and self._gathers_for_long
         listens = self._due is None or self._wake_reasons is WakeReason.RETRY or gathers_for_long
-        ready = dict((self._sleeping_poller if listens else self._busy_poller).poll(self.poll_timeout()))
+        poller = self._sleeping_poller if listens else self._busy_poller
+        try:
+            ready = poller.poll(self.poll_timeout(), self._server.is_intact)
+        except DescriptorsLost:
+            self._server.let_go()
+            self._register_sockets()
+            return
         self._held_since = _spent()
         if self._authenticator in ready:
             self._server.authenticator.answer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import enum
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import zmq
 import zmq.utils.garbage
 
 from looptap.agent.io.authenticator import DOMAIN
-from looptap.agent.io.endpoints import Bound, bind, rebind
+from looptap.agent.io.endpoints import Bound, address_of, bind, rebind
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import private_dir
 from looptap.protocol.keys import OPERATOR, KeyPair
 from looptap.protocol.limits import Limits
 from looptap.protocol.process.headroom import require_headroom
+from looptap.protocol.process.own_descriptors import keep_for_ever
 
 CURVE_OVERHEAD_BYTES = 33
 """Bytes that encryption adds to a frame (RFC 26)."""
@@ -53,6 +55,14 @@ class ServerSocket:
         self.router = context.socket(zmq.ROUTER)
         secure(self.router, self.server, self._limits)
         self.bound = bind(self.router, wanted, directory or private_dir())
+
+    def let_go(self) -> str:
+        """Leave the socket as it is, for ever; return where to listen in its place."""
+        router, self.router = self.router, None
+        keep_for_ever(router, self._held)
+        self._held = {}
+        self.bound.remove()
+        return address_of(self.bound)
 
     def renew(self) -> None:
         """Listen again at a path that has vanished."""
@@ -105,7 +115,20 @@ def _lends() -> bool:
             require_headroom()
     except LinkError:
         return False
-    return True
+    return not _lends_no_more
+
+
+def stop_lending() -> None:
+    """Lend no frame again, and wait at no exit for what frees them."""
+    lender = zmq.utils.garbage.gc
+    if lender.is_alive():
+        atexit.unregister(lender._atexit)
+        keep_for_ever(lender)
+        _lends_no_more.append(True)
+
+
+_lends_no_more: list[bool] = []
+"""Not empty once the descriptors of what frees lent frames are lost."""
 
 
 def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:

@@ -1,8 +1,9 @@
 """The agent's I/O thread, which owns its sockets and touches nothing of the job.
 
 Guarantees
-- `ServerThread.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
+- `ServerThread.wake` costs the training thread a few microseconds; it never waits and never raises.
 - No message is accepted without a proven key, and the role is looked up for every message.
+- Where code of the job closes the sockets' descriptors, they are left alone, and others listen at the same endpoints.
 - An exception of the request handler restarts the loop after a pause; the fourth one without a quiet minute in between
   closes the link for good and is logged once. None reaches the training thread.
 - A forked child neither uses nor closes what its parent owns.
@@ -34,11 +35,13 @@ from looptap.agent.io import after_fork
 from looptap.agent.io.authenticator import Authenticator
 from looptap.agent.io.reactor import Reactor
 from looptap.agent.io.request_handler import RequestHandler
-from looptap.agent.io.server_socket import SOCKET_MARK_BYTES, SendResult, ServerSocket
+from looptap.agent.io.server_socket import SOCKET_MARK_BYTES, SendResult, ServerSocket, stop_lending
 from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
 from looptap.protocol.limits import Limits
 from looptap.protocol.process.headroom import ACCEPT_DESCRIPTOR_COUNT, free_descriptors, require_headroom
+from looptap.protocol.process.own_descriptors import Sentinel, keep_for_ever
+from looptap.protocol.process.parking import claim_thread, count_parked, unclaim_thread, watched_context
 from looptap.protocol.process.wakeup import Wakeup
 
 log = logging.getLogger("looptap")
@@ -83,8 +86,9 @@ class ServerThread:
         self._wake, self._wake_urgently = self.wakeup.set, self.urgent.set
         self._posted: deque[Callable[[], object]] = deque()
         self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
-        self._republish_failure_logged = False  # whether the failure to make a file again was logged
-        self._hidden = self._shortage_logged = False
+        self._said: set[str] = set()  # what was logged, and is not again
+        self._hidden = False
+        self._lost: tuple[tuple[ServerSocket, str], ...] = ()  # to be opened again, and where
         self._numbers = itertools.count()
         self._operators = ServerSocket(next(self._numbers), keys.role, keys.server, limits)
         self.sockets: tuple[ServerSocket, ...] = ()
@@ -101,14 +105,11 @@ class ServerThread:
         On an error nothing is left behind.
         """
         require_curve()
-        self._context = zmq.Context()
         try:
-            zap_socket = self.authenticator.open(self._context)  # before any client can connect
-            self._open(self._operators, self._wanted)
-            loop = Reactor(self, self._handler, zap_socket)
-            self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
+            self._sentinel = Sentinel()
+            self._listen(((self._operators, self._wanted),))
             after_fork.remember(self)
-            self._thread.start()
+            self._start_thread(Reactor(self, self._handler))
         except BaseException:
             self._thread = None
             self._close(0.0)
@@ -146,7 +147,7 @@ class ServerThread:
 
     def abandon(self) -> None:
         """Become inert in a forked child; the parent's sockets stay untouched."""
-        if self._context is None:
+        if self._thread is None:
             return
         for socket in self.sockets:
             after_fork.release(socket.bound.endpoints)
@@ -202,8 +203,52 @@ class ServerThread:
     def close_viewer_socket(self, socket: ServerSocket) -> None:
         """Close ``socket`` and the connections of its clients."""
         self.sockets = tuple(other for other in self.sockets if other is not socket)
+        self._lost = tuple(lost for lost in self._lost if lost[0] is not socket)
         self._kept = tuple(kept for kept in self._kept if kept[0] != socket.bound.path)
         socket.close(LINGER_SECONDS)
+
+    def _listen(self, sockets: tuple[tuple[ServerSocket, str | None], ...]) -> None:
+        self._context, self._parked = watched_context(), count_parked()
+        self.authenticator.open(self._context)  # before any client can connect
+        for socket, wanted in sockets:
+            self._open(socket, wanted)
+
+    def is_intact(self) -> bool:
+        """Return True while the sockets may be used."""
+        return self._sentinel.is_there() and self._parked == count_parked()
+
+    def let_go(self) -> None:
+        """Leave all sockets as they are, for ever: even their ends would use descriptors.
+
+        `mind_descriptors` opens others.
+        """
+        sockets, self.sockets = self.sockets, ()
+        context, self._context = self._context, None
+        self._parked = count_parked()
+        keep_for_ever(context, self.authenticator.let_go())
+        self._hidden = False
+        self._lost += tuple((socket, socket.let_go()) for socket in sockets)
+        paths = [socket.bound.path for socket in sockets]
+        self._kept = tuple(kept for kept in self._kept if kept[0] not in paths)
+        stop_lending()
+        if not self._sentinel.is_there():
+            self._sentinel, self.wakeup, self.urgent = Sentinel(), Wakeup(), Wakeup()
+            self._wake, self._wake_urgently = self.wakeup.set, self.urgent.set
+        self._say_once(
+            "looptap: this process has closed the file descriptors of its agent, as os.closerange does, or had none "
+            "left for a client. The training is not affected; clients are reconnected as soon as possible."
+        )
+
+    def _listen_again(self) -> None:
+        """Open what `let_go` left; on an error try again a heartbeat later."""
+        lost, self._lost = self._lost, ()
+        try:
+            require_headroom()
+            self._listen(lost)
+        except (OSError, LinkError, zmq.ZMQError) as error:
+            self._close(0.0)
+            self._lost = lost
+            self._say_once("looptap: until this is mended, no client can attach: %s", error)
 
     def _open(self, socket: ServerSocket, wanted: str | None) -> None:
         assert self._context is not None
@@ -217,6 +262,23 @@ class ServerThread:
             self.watch_file(socket.bound.path, socket.renew)
 
     def _run(self, loop: Reactor) -> None:
+        claim_thread(self._replace_thread)
+        try:
+            self._serve(loop)
+        finally:
+            unclaim_thread()
+
+    def _replace_thread(self) -> None:
+        """Continue on another thread: this one never returns from libzmq."""
+        loop = Reactor(self, self._handler)
+        loop.recover()
+        self._start_thread(loop)
+
+    def _start_thread(self, loop: Reactor) -> None:
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
+        self._thread.start()
+
+    def _serve(self, loop: Reactor) -> None:
         last = 0.0
         strikes = 0
         while not self._stopping:
@@ -255,8 +317,6 @@ class ServerThread:
         sockets, self.sockets = self.sockets, ()
         context, self._context = self._context, None
         for socket in sockets:
-            if self._hidden:
-                socket.bound.hide(False)
             socket.close(linger)
         self.authenticator.close()
         if context is not None:
@@ -273,15 +333,16 @@ class ServerThread:
         libzmq ends the process if it cannot accept a client at a path (an assertion in its listener). Clients that are
         attached stay.
         """
+        if self._lost:
+            self._listen_again()
         short = free_descriptors(ACCEPT_DESCRIPTOR_COUNT) < ACCEPT_DESCRIPTOR_COUNT
         if short is self._hidden:
             return
         self._hidden = short
         for socket in self.sockets:
             socket.bound.hide(short)
-        if short and not self._shortage_logged:
-            self._shortage_logged = True
-            log.warning(
+        if short:
+            self._say_once(
                 "looptap: this process has fewer than %d free file descriptors: until it has more, no other client "
                 "can attach. Allow more: ulimit -n 4096.", ACCEPT_DESCRIPTOR_COUNT,
             )  # fmt: skip
@@ -295,16 +356,16 @@ class ServerThread:
                 elif touch:
                     os.utime(path)
             except (OSError, LinkError) as error:
-                self._log_republish_failure(path, error)
+                self._say_once(
+                    "looptap: %s has disappeared and cannot be recreated (%s). Attached clients stay attached; new "
+                    "ones will not find this run until the directory exists. For a safer place: export LOOPTAP_DIR=…",
+                    path, error,
+                )  # fmt: skip
 
-    def _log_republish_failure(self, path: Path, error: Exception) -> None:
-        if not self._republish_failure_logged:
-            self._republish_failure_logged = True
-            log.warning(
-                "looptap: %s has disappeared and cannot be recreated (%s). Attached clients stay attached; new ones "
-                "will not find this run until the directory exists. For a safer place: export LOOPTAP_DIR=…",
-                path, error,
-            )  # fmt: skip
+    def _say_once(self, words: str, *facts: object) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            log.warning(words, *facts)
 
 
 def _nothing() -> None:

@@ -8,6 +8,7 @@ import socket
 import sys
 import weakref
 
+from looptap.protocol.process.own_descriptors import OwnDescriptor
 from looptap.streams.native.surroundings import fill_standard_descriptors
 
 
@@ -51,18 +52,20 @@ class SocketWakeup:
 if sys.platform == "linux":
 
     class Wakeup:
-        """A wakeup that any thread sets in less than 1 µs, without blocking or raising."""
+        """A wakeup that any thread sets in a few µs, without blocking or raising."""
 
         def __init__(self) -> None:
             fill_standard_descriptors()  # before the first descriptor of either half
             self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._own = OwnDescriptor(self.fd)
             # Closed with the object and not before: a late call must never reach another owner's descriptor.
-            weakref.finalize(self, os.close, self.fd).atexit = False
+            weakref.finalize(self, self._own.close).atexit = False
 
         def set(self) -> None:
             """Make the descriptor readable."""
-            try:  # noqa: SIM105 - contextlib.suppress costs more than the call
-                os.eventfd_write(self.fd, 1)
+            try:
+                if self._own.is_there():  # the job may have closed it, and opened a file that got its number
+                    os.eventfd_write(self.fd, 1)
             except OSError:  # set 2 ** 64 times, and seen once it is cleared
                 pass
 

@@ -1,6 +1,6 @@
-"""The compiled module of looptap, where it was built and is wanted.
+"""The compiled modules of looptap, where they were built and are wanted.
 
-It is `looptap._tap`, built from agent/loop/tap where setup finds a C compiler. ``LOOPTAP_PURE=1`` in the
+The tap is `looptap._tap`, built from agent/loop/tap where setup finds a C compiler. ``LOOPTAP_PURE=1`` in the
 environment leaves it out.
 """
 
@@ -14,18 +14,18 @@ INTERFACE_VERSION = 8
 """What this version exchanges with the module. One built from older sources, in a checkout, has another number."""
 
 
-def _load() -> Any:
-    """Return the compiled module; None if it was not built here or is not wanted."""
+def load(name: str) -> Any:
+    """Return a compiled module; None if it was not built here or is not wanted."""
     if os.environ.get("LOOPTAP_PURE", "0") not in ("", "0"):
         return None
     try:
-        module = import_module("looptap._tap")
+        return import_module(f"looptap.{name}")
     except Exception:  # not built, or not for this interpreter: the job runs without it
         return None
-    return module if getattr(module, "INTERFACE_VERSION", None) == INTERFACE_VERSION else None
 
 
-tap = _load()
+_tap = load("_tap")
+tap: Any = _tap if getattr(_tap, "INTERFACE_VERSION", None) == INTERFACE_VERSION else None
 """The compiled module, or None."""
 
 
