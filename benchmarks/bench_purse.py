@@ -2,8 +2,9 @@
 
 One process for each row runs the same loop, an MLP, in shuffled blocks of steps with looptap in and out: with the hooks
 of `looptap run`, or with an agent of its own. The width of the MLP is what makes a step take the time of its row.
-Figures are processor time of the training thread. The budget is a share of the time that passes, so the cost is given
-as a share of the wall time of all blocks. What looptap says is the sum of the shares that `looptap ls` shows.
+Figures are processor time of the training thread; the cost is given as a share of the wall time of the blocks with
+looptap in. It is in for half of the time, so it gets half of its usual budget of 3% of the time that passes. What
+looptap says is the sum of the shares that `looptap ls` shows.
 """
 
 from __future__ import annotations
@@ -108,10 +109,10 @@ class Blocks:
         both = {word: self._script.block(word, self._steps) for word in words}
         for word, (cpu, _) in both.items():
             self.cpu[word].append(cpu)
-        self.wall.append(sum(wall for _, wall in both.values()))
+        self.wall.append(both["in"][1])
 
     def share(self, first: int = 0, last: int | None = None) -> tuple[float, float, float]:
-        """Return the cost of looptap as a share of the wall time, with its interval."""
+        """Return the cost as a share of the time that looptap was in, with interval."""
         cost, wall = (np.array(values)[first:last] for values in (np.subtract(*self.cpu.values()), self.wall))
         pick = np.random.default_rng(1).integers(0, len(cost), (4000, len(cost)))
         low, high = np.quantile(cost[pick].sum(axis=1) / wall[pick].sum(axis=1), [0.025, 0.975])

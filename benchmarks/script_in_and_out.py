@@ -20,6 +20,8 @@ from torch.utils.data import dataloader
 
 import looptap
 
+BUDGET = 0.03 / 2
+"""Looptap is in for half of the time."""
 _ABSENT = object()
 _HOOKED: tuple[Any, ...] = (
     Variable, torch.amp.grad_scaler.GradScaler, torch.nn.Module, optimizer.Optimizer, dataloader._BaseDataLoaderIter,
@@ -32,7 +34,7 @@ class Hooks:
 
     def __init__(self, name: str) -> None:
         before = self._state()
-        looptap.auto(name)
+        looptap.auto(name, budget=BUDGET)
         after = self._state()
         self._places = [
             (owner, attribute, was.get(attribute, _ABSENT), now[attribute])
@@ -65,7 +67,7 @@ def main() -> None:
     if how == "run":
         turn = Hooks(name).turn
     else:
-        agent = looptap.Agent(name)
+        agent = looptap.Agent(name, budget=BUDGET)
     loop = Mlp(int(width))
     model, criterion, step = loop.model, torch.nn.functional.cross_entropy, 0
     x, y, lr = loop.x, loop.y, 0.01

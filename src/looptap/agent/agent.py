@@ -15,6 +15,7 @@ from looptap.agent.io.endpoints import check_form
 from looptap.agent.life_cycle import LifeCycle
 from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan
 from looptap.agent.loop.event_sources import EventSource, EventSources
+from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.loop.tap.choice import compiled, forget_agents
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.wiring import Components, build, enabled_here
@@ -326,10 +327,33 @@ def emit_found(agent: Agent, event: str, observables: Callable[[], dict[str, Any
         found.clear()  # what finds the names holds the frames of the loop
 
 
-def is_idle(agent: Agent, event: str) -> bool:
-    """Return True if nothing is asked of ``event``, which has been raised before."""
+def next_rests(agent: Agent, event: str) -> tuple[bool, tuple[str, ...] | None]:
+    """Return whether the next ``event`` needs no more than `keep_numbers`, and which.
+
+    These are None if it only counts.
+    """
     source = agent._types.get(event)
-    return source is not None and not source.has_work
+    if source is None or not source.has_work:
+        return source is not None, None
+    names = source.kept_names()
+    return names is not None, names
+
+
+def _keep_numbers(agent: Agent, event: str, **numbers: Any) -> bool | None:
+    """Keep the numbers of an event and return None; False if there is more to do.
+
+    Any thread. What does it is compiled.
+    """
+    return False
+
+
+keep_numbers = compiled(_keep_numbers)
+
+
+def purse_of(agent: Agent, event: str) -> OverheadBudget | None:
+    """Return what queries evaluated at ``event`` are paid from, if there are any."""
+    source = agent._types.get(event)
+    return None if source is None else source.purse
 
 
 def only_counts(agent: Agent, event: str, always: bool = False) -> bool:
@@ -337,7 +361,7 @@ def only_counts(agent: Agent, event: str, always: bool = False) -> bool:
 
     Any thread.
     """
-    counts = always or is_idle(agent, event)
+    counts = always or next_rests(agent, event) == (True, None)
     if counts:
         agent._life.sources.open(event).number += 1
     return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -93,7 +94,7 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "elsewhere", "find", "home", "nowhere", "unknown", "varying")
+    __slots__ = ("_found", "_names", "began", "coming", "elsewhere", "find", "home", "nowhere", "unknown", "varying")
 
     def __init__(
         self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]
@@ -101,6 +102,8 @@ class FoundObservables(dict[str, Any]):
         super().__init__(present)
         self.find, self._names = find, names
         self._found: dict[str, Any] = {}
+        self.began = math.inf
+        """The thread's CPU seconds at which work on the event has begun, if that was before the search."""
         self.coming: set[str] = set()
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
         self.nowhere: dict[str, str] = {}

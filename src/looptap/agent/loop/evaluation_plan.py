@@ -240,18 +240,21 @@ class EvaluationPlan(PlanState):
 class Costs:
     """What the queries that were evaluated at an event have cost, in seconds."""
 
-    __slots__ = ("apart", "parts")
+    __slots__ = ("apart", "before", "parts")
 
     def __init__(self) -> None:
         self.parts: list[tuple[AttachedQuery, float]] = []
         self.apart = 0.0
         """What is no cost of theirs: commands, wakeups, and queries over their values, which pay for themselves."""
+        self.before = 0.0
+        """What the event itself has cost before they were evaluated, where it is looptap that raises it."""
 
     def pay(self, purse: OverheadBudget, wall: float, own: float, step: float, number: int, now: float) -> None:
         """Charge an event of ``wall`` seconds, ``own`` of which were the queries' doing.
 
         What none of them has taken alone, as the lookup of names, is split equally.
         """
+        wall, own = wall + self.before, own + self.before
         rest = max(0.0, wall - self.apart - sum([cost for _, cost in self.parts])) / max(1, len(self.parts))
         doing = own / max(wall, 1e-9)
         total = mapped = 0.0

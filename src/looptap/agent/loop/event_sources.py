@@ -22,7 +22,7 @@ from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
 from looptap.agent.loop.evaluation_plan import Costs, DeferredActions, EvaluationPlan, end_group, evaluate, miss_nested
-from looptap.agent.loop.overhead_budget import CHEAP_SECONDS
+from looptap.agent.loop.overhead_budget import CHEAP_SECONDS, OverheadBudget
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
 from looptap.agent.loop.thread_time import OwnTime
@@ -83,6 +83,17 @@ class EventSource(SourceState):
     def evaluates(self) -> bool:
         """True if queries or commands wait for events of this type, or for its groups."""
         return any([self.queries, self.latest_slots, self.commands, *[one.queries for one in self.inner_groups]])
+
+    def kept_names(self) -> tuple[str, ...] | None:
+        """Return the numbers to keep of the next event; None if it has more to do."""
+        plan = self.shortcut
+        kept = plan is not None and not plan.stale and plan.only_keeps(self.number + 1, self.clock())
+        return plan.names if kept else None
+
+    @property
+    def purse(self) -> OverheadBudget | None:
+        """What queries evaluated at these events are paid from, if there are any."""
+        return self._plan.purse
 
     def mark(self) -> None:
         """Let the next event copy its numbers for the history. Any thread."""
@@ -217,6 +228,7 @@ class EventSource(SourceState):
             return
         before, costs = self._own.start(), Costs()
         if type(observables) is FoundObservables:
+            costs.before = max(0.0, before.cpu - observables.began)
             observables.load(chosen.reads)
         event = event_of(observables, self.origin, number, now, dt)
         try:

@@ -61,7 +61,7 @@ class OverheadBudget:
         """The I/O thread's share of wall time, as of the last heartbeat."""
         self.accounts: tuple[Account, ...] = ()
         """What is paid from the purse; replaced as a whole."""
-        self._purse, self._filled = BURST_SECONDS, -math.inf
+        self._purse, self._filled, self.paid = BURST_SECONDS, -math.inf, 0.0
         self.begin_at = -math.inf
         """The time of the loop at which a query may begin, even if the purse is empty."""
         self._mapped_at = -math.inf  # the same for mapped queries
@@ -94,6 +94,7 @@ class OverheadBudget:
         """Pay from the purse what an event has cost, ``mapped`` of it by mapped queries."""
         if mapped:
             self._mapped_at = max(self._mapped_at, self._filled) + mapped / (MAPPED_SHARE * self.fraction)
+        self.paid += seconds
         self._purse = max(self._purse - seconds, -MAX_DEBT_SECONDS * self.rate)
 
     def holds(self, seconds: float) -> bool:

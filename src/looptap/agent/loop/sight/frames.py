@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dis import get_instructions
 from functools import cache, lru_cache
 from inspect import CO_OPTIMIZED
@@ -42,19 +43,46 @@ def find(frame: FrameType | None, name: str) -> Any:
     """
     if is_ours(name):
         raise KeyError(name)
-    modules: list[Any] = []
-    for one in outward(frame):
-        for _, value in variables_in(one, (name,)):
-            if not issubclass(type(value), _NO_VALUES):
-                return value
-            modules += [value] if _is_part_of_torch(value) else []
-    for space in _globals(frame):
-        if name in space and not issubclass(type(space[name]), _NO_VALUES):
-            return space[name]
-        modules += [space[name]] if _is_part_of_torch(space.get(name)) else []
-    if modules:
+    if found := find_all(frame, (name,)):
+        return found[name]
+    spaces = [*(dict(variables_in(one, (name,))) for one in outward(frame)), *_globals(frame)]
+    if modules := [space[name] for space in spaces if _is_part_of_torch(space.get(name))]:
         return modules[0]
     raise KeyError(name)
+
+
+def find_all(frame: FrameType | None, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of those of ``names`` that are in sight and no modules."""
+    found: dict[str, Any] = {}
+    missing = names
+    for one in outward(frame):
+        found |= {name: value for name, value in variables_in(one, missing) if not issubclass(type(value), _NO_VALUES)}
+        if not (missing := [name for name in missing if name not in found]):
+            return found
+    for space in _globals(frame):
+        values = {name: space[name] for name in missing if name in space and name not in found}
+        found |= {name: value for name, value in values.items() if not issubclass(type(value), _NO_VALUES)}
+    return found
+
+
+class NearestFrame:
+    """The user's innermost frame: usually it is as far from here as the last time."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, CodeType | None] = 0, None
+
+    def frame(self) -> FrameType | None:
+        """Return the frame; None if there is none."""
+        depth, code = self._last
+        with suppress(ValueError):  # the stack is not that deep
+            if (frame := sys._getframe(depth)).f_code is code:
+                return frame
+        here: FrameType | None = sys._getframe()
+        depth, nearest = 0, next(outward(here), None)
+        while here not in (nearest, None):
+            here, depth = here.f_back, depth + 1
+        self._last = depth, getattr(nearest, "f_code", None)
+        return nearest
 
 
 def no_value(frame: FrameType | None, name: str) -> str:

@@ -17,8 +17,6 @@ from looptap.integrations.auto.sight.found_names import UnknownValue
 
 MAX_NAMED_COUNT = 8
 """Variables that the sentence on a missing loss names."""
-LOSS_NAMES = frozenset({"loss", "losses"})
-"""Names that mean the loss of an update at other events."""
 _PLAIN = frozenset({int, float, str, bool, complex, type(None)})
 
 

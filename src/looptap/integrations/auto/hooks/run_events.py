@@ -7,11 +7,12 @@ first backward pass after ``model.eval()``.
 
 from __future__ import annotations
 
+import math
 import sys
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter, thread_time
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -52,9 +53,23 @@ class RunEvents:
         """
         if True in [getattr(output, "is_meta", False) for output in outputs]:
             return None  # a count of operations, on a model without numbers
-        update, place = self._updates.mine, place_of(frame)
-        if self._only_counts(update, place):
-            return None
+        update = self._updates.mine
+        if update.usual and update.numbers is None:
+            return self._note_backward(update, outputs, gradients, run, frame)
+        began = thread_time()
+        runs = self._note_backward(update, outputs, gradients, run, frame)
+        update.spent += thread_time() - began
+        return runs
+
+    def _note_backward(
+        self, update: ThreadUpdate, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner, frame: FrameType
+    ) -> Runner | None:
+        place = place_of(frame)
+        if self._rests(update, place):
+            if update.numbers is None:
+                return None
+            update.note_losses(outputs, gradients)
+            return WholePass(run, update, 0)
         if not update.backwards:
             update.places.clear()
         update.backwards += 1
@@ -70,8 +85,7 @@ class RunEvents:
             harmlessly(self._drop_failed, update)
         looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or (False, [])
         count = len(update.losses)
-        for output, gradient in zip(outputs, gradients, strict=False):
-            update.note_loss(output, gradient)
+        update.note_losses(outputs, gradients)
         if update.at_backward:
             update.at_backward.read(frame)
         if self._steps_in_backward:
@@ -80,14 +94,17 @@ class RunEvents:
             runs = self._runner(update, count, place, looks, unsure, run)
         return WholePass(runs, update, count)
 
-    def _only_counts(self, update: ThreadUpdate, place: Place) -> bool:
-        """Only count a pass of an update of which nothing is asked, or return False.
+    def _rests(self, update: ThreadUpdate, place: Place) -> bool:
+        """Count a pass of an update of which at most numbers are asked; else False.
 
         Such an update is one step of the optimizer that has made the last one, after passes at the same places.
         """
-        begins = not (update.backwards or update.usual)
-        if begins and self._script.is_idle() and update.may_rest():
-            update.rest()
+        if not update.backwards:
+            rests, numbers = self._script.next_rests()
+            if update.usual and not (rests and update.numbers == numbers):
+                update.wake()
+            elif rests and not update.usual and update.may_rest(numbers):
+                update.rest(numbers)
         counts = place in update.places and update.backwards < update.usual
         (update.count_pass if counts else update.wake)()
         return counts
@@ -115,7 +132,7 @@ class RunEvents:
             update.forget_first(count)
             return self._then_raise(update, run, own=True)
         runs = run if follows == STEPS else self._then_decide(update, count, place, run)
-        reach = self.own_updates.reach(place, optimizers)
+        update.reach = reach = self.own_updates.reach(place, optimizers)
         if looks or reach is None:
             return self._then_look(update, count, place, unsure, runs)
         update.reached |= dict.fromkeys(range(count, len(update.losses)), reach)
@@ -123,10 +140,30 @@ class RunEvents:
 
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
-        update, key, inside = self._updates.mine, id(optimizer), self._inside_backward() != -1
-        if update.only() is optimizer and not inside and self._script.counts(update):
+        update = self._updates.mine
+        if update.usual and update.numbers is None and self._note_rested(update, optimizer):
+            return
+        purse = self._script.purse()
+        update.began, update.spent = thread_time() - update.spent, 0.0
+        paid = 0.0 if purse is None else purse.paid
+        try:
+            self._note_step(update, optimizer)
+        finally:
+            began, update.began = update.began, math.inf
+        if purse is not None:  # what no query has paid
+            purse.pay(max(0.0, thread_time() - began - (purse.paid - paid)))
+
+    def _note_rested(self, update: ThreadUpdate, optimizer: Any) -> bool:
+        """Note the step of an update at rest; return False if it is at none."""
+        rests = update.only() is optimizer and self._inside_backward() == -1
+        return rests and self._script.counts(update, optimizer)
+
+    def _note_step(self, update: ThreadUpdate, optimizer: Any) -> None:
+        key, inside = id(optimizer), self._inside_backward() != -1
+        if self._note_rested(update, optimizer):
             return
         update.wake()
+        update.rested = 0
         self.own_updates.note_use(optimizer)
         raised = self.own_updates.note_step(update.places, optimizer)
         update.backwards_before, update.backwards = update.backwards, 0
@@ -154,8 +191,10 @@ class RunEvents:
 
     def before_zero_grad(self, optimizer: Any) -> None:
         """Note that the losses so far are not those of the next step of ``optimizer``."""
-        self.own_updates.note_use(optimizer)
-        self._updates.mine.drop_losses(optimizer)
+        update = self._updates.mine
+        if update.losses or not update.usual:
+            self.own_updates.note_use(optimizer)
+            update.drop_losses(optimizer)
 
     def before_scale(self, scaler: Any) -> None:
         """Note that the next loss is multiplied by the scale of ``scaler``."""
@@ -195,7 +234,7 @@ class RunEvents:
                 self._script.raise_event(event, update)
             elif not (gradients and in_mode):
                 self._begin_evaluation(update, iterator, sure=not gradients, renews=event == RENEWAL)
-        update.fetch_began = time.perf_counter()
+        update.fetch_began = perf_counter()
 
     def after_batch(self, iterator: Any) -> None:
         """Add the loading time of this batch to the open update."""
@@ -203,7 +242,7 @@ class RunEvents:
         if not iterator._num_yielded:  # it has been made
             update.passes.note_made(iterator, sys._getframe(1))
         if update.fetch_began and sys.modules["torch"].is_grad_enabled():
-            update.data_seconds = (update.data_seconds or 0.0) + time.perf_counter() - update.fetch_began
+            update.data_seconds = (update.data_seconds or 0.0) + perf_counter() - update.fetch_began
         update.fetch_began = 0.0
 
     def before_eval(self, module: Any) -> None:

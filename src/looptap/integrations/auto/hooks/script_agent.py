@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 from looptap.agent.agent import (
@@ -17,24 +17,28 @@ from looptap.agent.agent import (
     emit_found,
     exposed_as,
     is_asked,
-    is_idle,
+    keep_numbers,
     looks_next,
     name_events,
+    next_rests,
     only_counts,
+    purse_of,
     search_names,
 )
-from looptap.integrations.auto.hooks.evaluations import LOSS_NAMES
+from looptap.agent.loop.overhead_budget import OverheadBudget
+from looptap.agent.loop.sight.frames import NearestFrame, find_all
+from looptap.integrations.auto.hooks.event_values import EventValues, FindLoss, UpdateValues
 from looptap.integrations.auto.hooks.passes import EPOCH
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
-from looptap.integrations.auto.sight.found_names import UnknownValue, found_names
+from looptap.integrations.auto.sight.found_names import ScriptNames
 from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
 from looptap.integrations.auto.sight.models import name_of
-from looptap.integrations.auto.sight.root_inputs import NAMES, ModelInputs
+from looptap.integrations.auto.sight.root_inputs import ModelInputs
 from looptap.integrations.harmless import say_once
 from looptap.streams.events import FoundObservables, lazy
 
 STEP, SKIPPED = "step", "skipped"
-FindLoss = Callable[[str, FrameType], Any]
+_NO_NUMBERS = frozenset({"model", "optimizer", "x", "y", "inputs"})
 UPDATES = (STEP, SKIPPED)
 """Events that carry a loss and a batch; the others are guesses."""
 
@@ -52,6 +56,7 @@ class ScriptAgent:
         self._lock = threading.RLock()
         self.optimizers = KnownOptimizers()
         self._inputs = ModelInputs()
+        self._nearest = NearestFrame()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
@@ -75,24 +80,55 @@ class ScriptAgent:
         """Return the frame to read the script's variables from, if a query asks."""
         return sys._getframe() if self._agent is not None and is_asked(self._agent, event) else None
 
-    def is_idle(self) -> bool:
-        """Return True if nothing is asked of updates."""
-        return self._agent is not None and not self._inputs and is_idle(self._agent, STEP)
+    def next_rests(self) -> tuple[bool, tuple[str, ...] | None]:
+        """Return whether the next update only counts, and which numbers are to be kept.
 
-    def counts(self, update: ThreadUpdate) -> bool:
-        """Count an update of which nothing is asked; return False if something is."""
-        if not self.is_idle():
-            return False
-        assert self._agent is not None
-        only_counts(self._agent, STEP, True)
-        update.steps += 1
-        update.backwards = 0
-        update.forget()
-        if update.is_slow:
-            update.wake()
-        if update.passes.note_update():
-            self.raise_event(EPOCH, update)
+        These are None if it only counts.
+        """
+        if self._agent is None:
+            return False, None
+        rests, numbers = next_rests(self._agent, STEP)
+        return rests, () if self._inputs and numbers is None else numbers
+
+    def purse(self) -> OverheadBudget | None:
+        """Return what work on updates is paid from, if queries are evaluated at them."""
+        return None if self._agent is None else purse_of(self._agent, STEP)
+
+    def counts(self, update: ThreadUpdate, optimizer: Any) -> bool:
+        """Raise the event of an update at rest; return False if more is asked of it."""
+        agent, update.backwards = self._agent, 0
+        assert agent is not None
+        if update.numbers is None:
+            if not only_counts(agent, STEP):
+                return False
+            update.steps += 1
+            self._end(STEP, update, None)
+        elif self._keeps(agent, update, optimizer):
+            self._end(STEP, update, self.optimizers.get(optimizer))
+        else:
+            self.raise_event(STEP, update, optimizer)
+        update.end_rested()
         return True
+
+    def _keeps(self, agent: Agent, update: ThreadUpdate, optimizer: Any) -> bool:
+        """Keep the numbers of an update, if no more is asked of it; return False else."""
+        names = update.numbers or ()
+        if not _NO_NUMBERS.isdisjoint(names):
+            return False
+        numbers = {}
+        if others := [name for name in names if name not in ("loss", "data_seconds")]:
+            numbers = find_all(self._nearest.frame(), others)
+        if "step" in names:
+            numbers.setdefault("step", update.steps + 1)
+        if "data_seconds" in names:
+            numbers["data_seconds"] = update.data_seconds
+        if "loss" in names:
+            numbers["loss"] = update.rested_loss()
+        if any([number is None for number in numbers.values()]):
+            return False
+        kept = keep_numbers(agent, STEP, **numbers) is None
+        update.steps += kept
+        return kept
 
     def raise_event(
         self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True,
@@ -114,11 +150,15 @@ class ScriptAgent:
         if agent is not None and not (announced or only_counts(agent, event, counted)):
             emit_found(agent, event, partial(self._observables, agent, event, update, optimizer, known, loss, values))
         if event in UPDATES and last:
-            update.forget()
-            if self._inputs:
-                self._inputs.forget(_any_model if known is None else known.trains)
-            if event == STEP and update.passes.note_update():
-                self.raise_event(EPOCH, update)
+            self._end(event, update, known)
+
+    def _end(self, event: str, update: ThreadUpdate, known: KnownOptimizer | None) -> None:
+        """Release what was noted for an update; raise the event of an epoch it ends."""
+        update.forget()
+        if self._inputs:
+            self._inputs.forget(_any_model if known is None else known.trains)
+        if event == STEP and update.passes.note_update():
+            self.raise_event(EPOCH, update)
 
     # ------------------------------------------------------------ observables
 
@@ -127,71 +167,19 @@ class ScriptAgent:
         find_loss: FindLoss | None, values: dict[str, Any] | None,
     ) -> FoundObservables:  # fmt: skip
         frame = sys._getframe(1)  # not this one: it would hold itself, and with it the frames of the script
-        if known is None and len(self.optimizers.by_id) == 1:
-            (known,) = [*self.optimizers.by_id.values()]
-            optimizer = known.reference()
-        special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, update, frame)}
-        if optimizer is not None:
-            special["optimizer"] = lambda: optimizer
-        losses = update.unscaled_losses() if event in UPDATES else []
-        otherwise: dict[str, Any] = {"step": update.steps}
-        if losses:
-            own = tuple(losses)
-            otherwise |= {"losses": own, "looptap": SimpleNamespace(losses=own)}
-        found = found_names(special, frame, update.at_backward, otherwise, ended=update.ended)
+        kind = UpdateValues if event in UPDATES else EventValues
+        own = kind(update, optimizer, known, self.optimizers, self._inputs, frame, find_loss)
+        found = ScriptNames(own, frame, update.at_backward, update.ended).found
         if event not in UPDATES:
             found["guess"] = values is None
             found.update(values or {})
-            if find_loss is not None:
-                special.update({name: partial(find_loss, name, frame) for name in LOSS_NAMES})
             return found
-        if update.data_seconds is None:
-            found.unknown["data_seconds"] = "no DataLoader has given a batch for this step: data_seconds is unknown."
-        else:
-            found["data_seconds"] = update.data_seconds
-        try:
-            loss = update.loss(losses, optimizer)
-        except UnknownValue as error:
-            loss, found.unknown["loss"] = None, str(error)
-        if loss is not None:
-            found["loss"] = loss
-            if known is not None and self.optimizers.several:
-                self._name_losses(found, special, update, known, losses)
-        special.update({name: self._reader(name, found, known, frame) for name in NAMES})
+        found.began = update.began
+        if self.optimizers.several:
+            found.varying = self.optimizers.loss_names()
         if looks_next(agent, event):  # what it finds is in the history, and in the list of modules
-            found.load(("loss", "model"))
+            found.load(("loss", "model", "data_seconds", *found.varying))
         return found
-
-    def _name_losses(
-        self, found: FoundObservables, special: dict[str, Callable[[], Any]], update: ThreadUpdate,
-        known: KnownOptimizer, losses: list[Any],
-    ) -> None:  # fmt: skip
-        """Give each optimizer of this update its own loss; the others have none."""
-        found.varying = self.optimizers.loss_names()
-        if len(update.stepped) < 2:
-            found[known.loss_name] = found["loss"]
-            return
-        for one, optimizer in self.optimizers.few():
-            if id(optimizer) not in update.stepped:
-                continue
-            if len(losses) == 1:
-                found[one.loss_name] = losses[0]
-            else:
-                special[one.loss_name] = partial(_present, one.loss_name, partial(update.loss_of, losses, optimizer))
-
-    def _reader(
-        self, name: str, found: FoundObservables, known: KnownOptimizer | None, frame: FrameType
-    ) -> Callable[[], Any]:
-        """Return a function that reads an input of the model."""
-
-        def read() -> Any:
-            parts = [] if known is None else [module for _, module in known.parts(frame)]
-            inputs = self._inputs.of(parts or [found["model"]])
-            if not inputs.ask():
-                found.coming.add(name)
-            return inputs.read(name)
-
-        return read
 
     # ------------------------------------------------------------ the agent
 
@@ -242,18 +230,6 @@ class ScriptAgent:
     def _forked(self) -> None:
         """Forget the parent's agent: a child that trains has one of its own."""
         self._agent, self._failed, self._lock = None, False, threading.RLock()
-
-
-def _model(known: KnownOptimizer | None, update: ThreadUpdate, frame: FrameType) -> Any:
-    """Return the model of an optimizer, or one in sight. Raises KeyError."""
-    model = None if known is None else known.model(frame)
-    return _present("model", lambda: update.model_in_sight.get(frame) if model is None else model)
-
-
-def _present(name: str, read: Callable[[], Any]) -> Any:
-    if (found := read()) is None:
-        raise KeyError(name)
-    return found
 
 
 def _any_model(model: Any) -> bool:

@@ -6,12 +6,13 @@ gradients. Which one comes last is learned from the update before.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.integrations.auto.hooks.evaluations import Evaluation
@@ -21,6 +22,8 @@ from looptap.integrations.auto.hooks.passes import LoaderPass, LoaderPasses
 from looptap.integrations.auto.sight.found_names import NamesAtBackward, UnknownValue
 from looptap.integrations.auto.sight.models import ModelInSight
 
+MAX_RESTED_COUNT = 64
+"""Updates that rest, one after the other; the next one shows whether all is as before."""
 MAX_RESTED_SECONDS = 0.1
 """Seconds of an update from which on none rests: a question or a command would wait for one more of them."""
 MAX_LOSSES_COUNT = 10_000
@@ -31,10 +34,10 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "announces", "at_backward", "backwards", "backwards_before", "copies", "counted", "counted_from",
+        "announces", "at_backward", "backwards", "backwards_before", "began", "copies", "counted", "counted_from",
         "data_seconds", "done_at", "ended", "evaluation", "fetch_began", "followers", "in_evaluation_mode", "late",
-        "left", "losses", "made", "model_in_sight", "only", "own", "passes", "places", "raised", "reached", "replaced",
-        "scaled_steps", "scaler", "stepped", "steps", "took", "usual",
+        "left", "losses", "made", "model_in_sight", "numbers", "only", "own", "passes", "places", "raised", "reach",
+        "reached", "replaced", "rested", "scaled_steps", "scaler", "spent", "stepped", "steps", "took", "usual",
     )  # fmt: skip
 
     def __init__(self, by_iterator: dict[int, LoaderPass]) -> None:
@@ -65,8 +68,14 @@ class ThreadUpdate:
         """While it rests, the backward passes of an update; else 0. See `rest`."""
         self.only: Callable[[], Any] = _unknown
         """While it rests, a weak reference to the optimizer that makes all updates."""
+        self.numbers: tuple[str, ...] | None = None
+        """While it rests, the names of the numbers that are kept of it; None if it is only counted."""
+        self.rested = 0
+        """Updates that have rested, one after the other."""
         self.counted = 0
         """Passes of this update that were only counted: if there are some, it only counts itself."""
+        self.reach: frozenset[Key] | None = None
+        """The parameters of the optimizers whose gradients the last pass has reached, if that was known before it."""
         self.places: set[Place] = set()
         """Where the script has called ``backward`` since the last update."""
         self.passes = LoaderPasses(by_iterator)
@@ -92,12 +101,20 @@ class ThreadUpdate:
         """True once the script has ended."""
         self.at_backward = NamesAtBackward()
         self.model_in_sight = ModelInSight()
+        self.spent, self.began = 0.0, math.inf
+        """CPU seconds that looptap has taken at the passes of the open update; those of the thread at which its step
+        would have begun if it had taken them there, during the step."""
         self.data_seconds: float | None = None
         """How long it has waited for DataLoaders; None if the thread has used none."""
         self.fetch_began = 0.0
         """When the wait that is under way began, or 0."""
 
-    def note_loss(self, output: Any, gradient: Any) -> None:
+    def note_losses(self, outputs: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Note what backward is called on, and the gradient of each."""
+        for output, gradient in zip(outputs, gradients, strict=False):
+            self._note_loss(output, gradient)
+
+    def _note_loss(self, output: Any, gradient: Any) -> None:
         """Note a scalar that backward is called on, without graph, and its gradient."""
         scaler, self.scaler = self.scaler, None
         torch: Any = sys.modules["torch"]
@@ -108,6 +125,8 @@ class ThreadUpdate:
             value = output.detach().clone() if self.copies else output.detach()
             scale = None if scaler is None else getattr(scaler(), "_scale", None)
             factor = gradient.detach() if gradient is not None and gradient.requires_grad else gradient
+            if type(factor) is torch.Tensor and factor.is_cpu and factor.item() == 1.0:  # as torch has it by default
+                factor = None
             self.losses.append((value, factor, scale, value._version))
 
     @property
@@ -115,34 +134,52 @@ class ThreadUpdate:
         """The number of updates, with one whose event is due."""
         return self.steps + bool(self.late or (self.stepped and not self.raised))
 
-    def may_rest(self) -> bool:
-        """Return True after an update that was one step, if nothing is open."""
-        left = [self.late, self.made, self.followers, self.losses, self.at_backward, self.evaluation]
-        others = [not self.raised, self.scaled_steps is not None, self.announces("step"), self.is_slow]
-        return len(self.stepped) == 1 and not any([*left, *others])
+    def may_rest(self, numbers: tuple[str, ...] | None) -> bool:
+        """Return True after an update that was one step, if nothing is open.
+
+        If ``numbers`` are to be kept, that step was after one pass, which had reached its optimizer.
+        """
+        left = [self.late, self.made, self.followers, self.losses, self.evaluation]
+        wanted = self.at_backward.wants(numbers or ())
+        others = [wanted, not self.raised, self.scaled_steps is not None, self.announces("step"), self.is_tired]
+        if len(self.stepped) != 1 or any([*left, *others]):
+            return False
+        optimizer = next(iter(self.stepped.values()))()
+        if optimizer is None or numbers is None:
+            return optimizer is not None
+        return self.backwards_before == 1 and key_of(optimizer) in (self.reach or ())
 
     @property
-    def is_slow(self) -> bool:
-        """True if the last update took so long that none may rest."""
-        return self.took > MAX_RESTED_SECONDS
+    def is_tired(self) -> bool:
+        """True if the next update may not rest: the last one was slow, or many have."""
+        return self.took > MAX_RESTED_SECONDS or self.rested >= MAX_RESTED_COUNT
 
-    def rest(self) -> None:
-        """Only count the passes and steps of updates such as the last one."""
+    def rest(self, numbers: tuple[str, ...] | None) -> None:
+        """Only count the passes and steps of updates such as the last one.
+
+        If ``numbers`` are to be kept, note their losses, too.
+        """
         (self.only,) = self.stepped.values()
-        self.usual = self.backwards_before
+        self.usual, self.numbers = self.backwards_before, numbers
         self.begin()
 
     def wake(self) -> None:
         """Note passes and steps again, as if there had been no rest."""
-        if not self.counted and (optimizer := self.only()) is not None:  # which has just stepped
+        if not self.backwards and (optimizer := self.only()) is not None:  # which has just stepped
             self.stepped[id(optimizer)], self.raised = self.only, True
-        self.only, self.usual = _unknown, 0
+        self.only, self.usual, self.numbers = _unknown, 0, None
 
     def count_pass(self) -> None:
-        """Count a backward pass, of which nothing else is noted."""
+        """Count a backward pass, of which nothing is noted but a loss."""
         self.backwards += 1
-        self.counted += 1
+        self.counted += self.numbers is None
         self.passes.note_backward()
+
+    def end_rested(self) -> None:
+        """Note that an update has rested."""
+        self.rested += 1
+        if self.is_tired:
+            self.wake()
 
     def begin(self) -> None:
         """Begin an update, since the last one has had its steps."""
@@ -200,13 +237,23 @@ class ThreadUpdate:
         Each counts as often as the gradient says that backward got with it: ``D_real.backward(minus_one)`` ascends.
         There are none if the script has changed one in place.
         """
+        found = []
         with sys.modules["torch"]._C.DisableTorchFunction():  # and none of them needs a gradient
-            noted = [*self.losses]
-            if any(value._version != version for value, *_, version in noted):
-                self.copies = True
-                return []
-            given = [(value if factor is None else value * factor, scale) for value, factor, scale, _ in noted]
-            return [value if scale is None else value / scale.to(value.device) for value, scale in given]
+            for value, factor, scale, version in self.losses:
+                if value._version != version:
+                    self.copies = True
+                    return []
+                value = value if factor is None else value * factor
+                found.append(value if scale is None else value / scale.to(value.device))
+        return found
+
+    def rested_loss(self) -> Any:
+        """Return the loss of an update at rest; None if that is not just its one pass."""
+        if len(self.losses) != 1 or self.counted_from:
+            return None
+        value, factor, scale, version = self.losses[0]
+        with sys.modules["torch"]._C.DisableTorchFunction():
+            return value if factor is scale is None and value._version == version else None
 
     def loss(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what the update descends on, of all ``losses``, or None.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from looptap.agent.loop.sight import frames
 from looptap.streams.events import FoundObservables
@@ -16,6 +14,7 @@ MAX_WANTED_NAMES_COUNT = 64
 """Names that are read at backward passes."""
 _AT_SOME_EVENTS = frozenset({"loss", "losses", "x", "y", "inputs"})
 _OURS = frozenset({"losses", "looptap"})
+_OTHERS = "step", "losses", "looptap"
 _NUMBERS = frozenset({ATOM, TENSOR, ARRAY})
 _INPUTS = frozenset({"x", "inputs"})
 WANTED_EVENTS = 1000
@@ -82,77 +81,106 @@ class NamesAtBackward:
         return bool(self._wanted)
 
 
-def found_names(
-    special: dict[str, Callable[[], Any]], frame: FrameType | None, at_backward: NamesAtBackward,
-    otherwise: Mapping[str, Any], *, ended: bool = False,
-) -> FoundObservables:  # fmt: skip
-    """Return the observables of an event.
+class KnownValues(Protocol):
+    """What looptap itself knows of an event."""
 
-    They are the ``special`` ones, the job's, and those of ``otherwise`` that it does not have. Of a script that has
-    ``ended`` only the variables of its main module are left.
+    names: Collection[str]
+    """Names that have looptap's value, if there is one."""
+
+    def read(self, name: str, found: FoundObservables) -> Any:
+        """Return the value of one of ``names``.
+
+        Raises KeyError if there is none, UnknownValue if the job's variable of that name is something else.
+        """
+
+    def otherwise(self, name: str) -> Any:
+        """Return the value of a name that the job may have, too, or None."""
+
+
+class ScriptNames:
+    """Finds what a query reads of an event: by name, when it asks.
+
+    That is one of ``values``, a variable of the job in sight from ``frame``, or what ``values`` have otherwise. Of a
+    script that has ``ended`` only the variables of its main module are left.
     """
-    last, words = ChainMap({**at_backward.values}, {**otherwise}), frames.words()
 
-    def replaces(name: str, value: Any) -> bool:
-        """Return True if a variable comes first: what skorch calls step is a dict."""
-        ours = otherwise.get(name)
-        return kind_of_type(type(ours)) not in _NUMBERS or kind_of_type(type(value)) in _NUMBERS
+    __slots__ = ("_at_backward", "_ended", "_frame", "_values", "found")
 
-    def find(name: str) -> Any:
-        if name in observables.varying:
-            at_backward.want(name)
+    def __init__(self, values: KnownValues, frame: FrameType | None, at_backward: NamesAtBackward, ended: bool) -> None:
+        self._values, self._frame, self._at_backward, self._ended = values, frame, at_backward, ended
+        self.found = found = FoundObservables({}, self._find, self._names)
+        """The observables of the event."""
+        found.elsewhere, found.home = self._path_to, self._home_of
+
+    def _find(self, name: str) -> Any:
+        found, values = self.found, self._values
+        if name in found.varying:
             try:
-                return special[name]()
+                return values.read(name, found)
             except KeyError:
-                observables.coming.add(name)
+                found.coming.add(name)
                 raise
-        if name in observables.unknown:
+        if name in found.unknown:
             raise KeyError(name)
-        if name in special:
+        if name in values.names:
             try:
-                return special[name]()
+                return values.read(name, found)
             except UnknownValue as error:
-                observables.unknown[name] = str(error)
+                found.unknown[name] = str(error)
                 raise
             except KeyError:
                 pass
         try:
-            value = frames.find(frame, name)
+            value = frames.find(self._frame, name)
         except KeyError:
-            if frames.is_ours(name):
-                raise
-            if name in words and not frames.may_come(frame, name):
-                observables.nowhere[name] = frames.no_value(frame, name)
-                raise
-            if name in _OURS and name in otherwise:
-                return last[name]
-        else:
-            return value if name not in otherwise or replaces(name, value) else otherwise[name]
-        if ended and name not in otherwise:
-            observables.unknown[name] = f"the script has ended, and with it the function that had {name}."
-        elif name in _INPUTS and name in special and name not in observables.coming:
-            observables.unknown[name] = (
+            return self._last(name)
+        ours = values.otherwise(name)
+        if ours is None or kind_of_type(type(ours)) not in _NUMBERS or kind_of_type(type(value)) in _NUMBERS:
+            return value
+        return ours  # what skorch calls step is a dict
+
+    def _last(self, name: str) -> Any:
+        """Return what there is without a variable in sight. Raises KeyError."""
+        found, frame, at_backward = self.found, self._frame, self._at_backward
+        if frames.is_ours(name):
+            raise KeyError(name)
+        if name in frames.words() and not frames.may_come(frame, name):
+            found.nowhere[name] = frames.no_value(frame, name)
+            raise KeyError(name)
+        ours = self._values.otherwise(name)
+        last = at_backward.values.get(name, ours)
+        if ours is not None and name in _OURS:
+            return last
+        if self._ended and ours is None:
+            found.unknown[name] = f"the script has ended, and with it the function that had {name}."
+        elif name in _INPUTS and name in self._values.names and name not in found.coming:
+            found.unknown[name] = (
                 f"{name} is unknown: no call of the model itself with gradients has been seen before this step. It may "
                 "be compiled, or its methods may be called in place of it; ask for a variable of the loop."
             )
         elif at_backward.want(name):
-            observables.coming.add(name)
-        elif name not in last:
+            found.coming.add(name)
+        elif last is None:
             if at_backward.may_come(name) or frames.may_come(frame, name):
-                observables.coming.add(name)
-            elif name.isidentifier() and name not in special and name not in _AT_SOME_EVENTS:
-                observables.nowhere[name] = frames.no_value(frame, name)
-        return last[name]
+                found.coming.add(name)
+            elif name.isidentifier() and name not in self._values.names and name not in _AT_SOME_EVENTS:
+                found.nowhere[name] = frames.no_value(frame, name)
+        if last is None and name not in at_backward.values:
+            raise KeyError(name)
+        return last
 
-    def there(name: str) -> bool:
+    def _names(self) -> list[str]:
+        others = [name for name in _OTHERS if self._values.otherwise(name) is not None]
+        return [*filter(self._has, self._values.names), *frames.listed(self._frame), *self._at_backward.values, *others]
+
+    def _has(self, name: str) -> bool:
         try:
-            return special[name]() is not None
+            return self._values.read(name, self.found) is not None
         except KeyError:
             return False
 
-    def names() -> list[str]:
-        return [*filter(there, special), *frames.listed(frame), *last]
+    def _path_to(self, name: str) -> str:
+        return frames.path_to(self._frame, name)
 
-    observables = FoundObservables({}, find, names)
-    observables.elsewhere, observables.home = partial(frames.path_to, frame), partial(frames.home_of, frame)
-    return observables
+    def _home_of(self, name: str) -> str | None:
+        return frames.home_of(self._frame, name)

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from looptap.agent.loop.hooks.unsaved_hook import UnsavedHook, leave_out
 
-NAMES = frozenset({"x", "y", "inputs"})
-"""What queries can read: the first tensor, the target, and all that the model was called with."""
 IDLE_EVENTS = 1000
 """Events after which nothing is noted any more, if no query has read it."""
 MAX_AWAITED_EVENTS = 2
@@ -46,8 +44,8 @@ class ModelInputs:
     def forget(self, trained: Callable[[Any], bool]) -> None:
         """Release the inputs of this step of the models that ``trained`` says were."""
         for model, inputs in [*self._by_model.items()]:
-            if trained(model):
-                inputs.forget()
+            if trained(model) and inputs.forget():
+                del self._by_model[model]
 
     def __bool__(self) -> bool:
         return bool(self._by_model)
@@ -121,13 +119,14 @@ class RootInputs:
             raise KeyError(name)
         return found
 
-    def forget(self) -> None:
-        """Release the inputs of this step; take the hook out if they are not asked for."""
+    def forget(self) -> bool:
+        """Release the inputs of this step; return True if they are no longer asked for."""
         self._given, self.first_call = None, 0
         self._idle += 1
         if self._idle > IDLE_EVENTS and self._handle is not None:
             self._handle.remove()
             self._handle = None
+        return self._idle > IDLE_EVENTS
 
 
 class _ForwardNote(UnsavedHook):
