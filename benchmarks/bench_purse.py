@@ -177,7 +177,7 @@ def within(share: tuple[float, float, float], bound: float, promised: bool) -> b
     """Return whether a share is at most ``bound``, or "open"."""
     if not promised:
         return None
-    return "open" if share[1] <= bound < share[2] else share[2] <= bound
+    return "open" if share[1] <= bound < share[2] else bool(share[2] <= bound)
 
 
 def rows(rounds: int = ROUNDS) -> Iterator[Row]:
