@@ -248,7 +248,7 @@ class ServerThread:
         except (OSError, LinkError, zmq.ZMQError) as error:
             self._close(0.0)
             self._lost = lost
-            self._say_once("looptap: until this is mended, no client can attach: %s", error)
+            self._say_once("looptap: no client can attach at present; looptap tries again every second: %s", error)
 
     def _open(self, socket: ServerSocket, wanted: str | None) -> None:
         assert self._context is not None
