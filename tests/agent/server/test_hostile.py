@@ -28,9 +28,10 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, version_of
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
 from looptap.protocol.files.connection import read
+from looptap.protocol.roles import ALLOWED
 from looptap.protocol.values.unpacking import unpack_values
 from looptap.streams.errors import QueryError
-from looptap.testing import parts_of
+from looptap.testing import pair, parts_of
 
 LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -175,6 +176,11 @@ def numbered(frame, number):
         if isinstance(message, m.Call):
             return encode(msgspec.structs.replace(message, request=COMMANDS + number))
     return frame
+
+
+def test_each_message_that_a_client_may_send_has_a_handler():
+    agent, _ = pair("handled")
+    assert {*parts_of(agent).dispatcher.handlers, m.Hello} == set(ALLOWED)
 
 
 @pytest.mark.promise("S17")
@@ -491,7 +497,7 @@ EXITS = {
 LEAVING = """
     import math, os, signal, sys, time, looptap
     from looptap.agent.server import request_dispatcher as service
-    from looptap.testing import parts_of
+    from looptap.testing import pair, parts_of
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(300)
     if {patient}:  # a client that reads gets all, on however busy a machine

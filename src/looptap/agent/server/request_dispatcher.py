@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -46,6 +46,8 @@ from looptap.streams.errors import LooptapError, QueryError
 
 LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 """Seconds for the last values at the end of the run, and then for how each stream ended."""
+REPLIED = object()
+"""Returned by a handler of a message that has none, has got its reply, or will get it later."""
 
 
 class RequestDispatcher:
@@ -97,6 +99,7 @@ class RequestDispatcher:
             self.sessions, self.statistics, self.liveness, budget,
             lambda: 0.0 if recorder is None else recorder.writer.seconds, self._send,
         )  # fmt: skip
+        self.handlers = self._table()
 
     # ------------------------------------------------------------ what the link calls
 
@@ -123,7 +126,9 @@ class RequestDispatcher:
             return
         client.last_heard, client.role = time.monotonic(), role
         try:
-            self._handle(client, message)
+            reply = self.handlers[type(message)](client, message)
+            if reply is not REPLIED:
+                self._done(client, cast("m.Request[object]", message), reply)
         except QueryError as error:
             fields = {"reason": error.reason, "source": error.source, "column": error.column, "hint": error.hint}
             self._fail(client, message, "query", str(error), msgspec.json.encode(fields).decode())
@@ -266,81 +271,103 @@ class RequestDispatcher:
         reason = f"the client uses protocol {theirs} and the agent {ours}; install the same version on both sides."
         self._reply(peer, m.Refused(reason, m.VERSION))
 
-    def _handle(self, client: ClientSession, message: m.FromClient) -> None:
-        match message:
-            case m.Attach() | m.Read():
-                self._done(client, message, self.subscriptions.attach(client, message))
-                stream = client.streams[message.stream]
-                if stream.query.awaits:
-                    self.machine.update()
-                if stream.waits() or len(self.subscriptions.replays):  # a history
-                    self.queues.wake()
-            case m.Detach():
-                stream = self.subscriptions.stream(client, message.stream)
-                self._done(client, message, None)
-                self.subscriptions.detach(stream, "closed by the client")
-                self.flush()
-            case m.CloseWindow():
-                query = self.subscriptions.own(client, message.stream)
-                if query.pipeline.trusted:
-                    self.queries.between_events(query.on, query.flush_partial, query.flush_at_next_event)
-                else:
-                    query.flush_at_next_event()
-                self._done(client, message, None)
-            case m.Grant():
-                self.subscriptions.own(client, message.stream).set_grant(grant_share(message.budget))
-                self._done(client, message, None)
-            case m.DeclareStream():
-                self._done(client, message, self.subscriptions.declare(client, message))
-                self._tidy()
-                self.queues.wake()
-            case m.CreateShare():
-                self._done(client, message, self.access_grants.share(message, client.name))
-            case m.Revoke():
-                self._done(client, message, self.access_grants.revoke(message.share))
-                self._tidy()
-            case m.Call() | m.Command() | m.Agree():
-                if (answer := self.commands.handle(client.name, message, client.peer)) is not None:
-                    self._done(client, message, answer)
-            case m.Got():
-                held = client.is_stalled(time.monotonic(), self.exporter.window()(client))
-                client.got_bytes = min(message.total, client.sent_bytes)
-                if held and self.flush():
-                    self.queues.wake()
-            case m.GetStats():
-                self._done(client, message, self.statistics.stats(self.machine.report() if message.machine else None))
-            case m.GetStacks():
-                self._done(client, message, self.statistics.stacks())
-            case m.GetControls():
-                self._done(client, message, self.commands.job.describe(message.path))
-            case m.GetCommands():
-                self._done(client, message, self.commands.commands.records)
-            case m.GetConfig():
-                self._config(client, message)
-            case m.GetShares():
-                self._done(client, message, self.access_grants.describe(self.sessions))
-            case m.GetScalars():
-                self._done(client, message, self.scalars.report())
-            case m.GetModules():
-                self._done(client, message, module_report(self.sources, message.pattern))
-            case m.GetClock():
-                self._done(client, message, time.monotonic())
-            case m.GetStreams():
-                self._done(client, message, self.declared_streams.list(self.access_grants.visibility(client)))
-            case m.Leave():
-                client.token = ""  # it will not be back
-                self.on_disconnect(client.peer)
-            case m.Beat():
-                self.exporter.note_attention(client, message.patience, message.unseen)
+    def _table(self) -> dict[type[m.Message], Callable[[ClientSession, Any], object]]:
+        """Return what handles each kind of message of an attached client.
 
-    def _config(self, client: ClientSession, message: m.GetConfig) -> None:
-        if not client.viewer:
-            self._done(client, message, self.configuration.report())
-        elif self.access_grants.shows_config(client):
-            self._done(client, message, self.configuration.report().shared())
+        What it returns is the reply, unless that is `REPLIED`.
+        """
+        grants, reports, streams = self.access_grants, self.statistics, self.subscriptions
+        return {
+            m.Attach: self._attach,
+            m.Read: self._attach,
+            m.Detach: self._detach,
+            m.CloseWindow: self._close_window,
+            m.Grant: lambda client, ask: streams.own(client, ask.stream).set_grant(grant_share(ask.budget)),
+            m.DeclareStream: self._declare,
+            m.GetStreams: lambda client, ask: self.declared_streams.list(grants.visibility(client)),
+            m.Call: self._command,
+            m.Command: self._command,
+            m.Agree: self._command,
+            m.GetControls: lambda client, ask: self.commands.job.describe(ask.path),
+            m.GetCommands: lambda client, ask: self.commands.commands.records,
+            m.CreateShare: lambda client, ask: grants.share(ask, client.name),
+            m.Revoke: self._revoke,
+            m.GetShares: lambda client, ask: grants.describe(self.sessions),
+            m.GetConfig: self._config,
+            m.GetStats: lambda client, ask: reports.stats(self.machine.report() if ask.machine else None),
+            m.GetStacks: lambda client, ask: reports.stacks(),
+            m.GetScalars: lambda client, ask: self.scalars.report(),
+            m.GetModules: lambda client, ask: module_report(self.sources, ask.pattern),
+            m.GetClock: lambda client, ask: time.monotonic(),
+            m.Got: self._got,
+            m.Beat: self._beat,
+            m.Leave: self._leave,
+        }
+
+    def _attach(self, client: ClientSession, ask: m.Attach | m.Read) -> object:
+        self._done(client, ask, self.subscriptions.attach(client, ask))
+        stream = client.streams[ask.stream]
+        if stream.query.awaits:
+            self.machine.update()
+        if stream.waits() or len(self.subscriptions.replays):  # a history
+            self.queues.wake()
+        return REPLIED
+
+    def _detach(self, client: ClientSession, ask: m.Detach) -> object:
+        stream = self.subscriptions.stream(client, ask.stream)
+        self._done(client, ask, None)  # before how the stream ended
+        self.subscriptions.detach(stream, "closed by the client")
+        self.flush()
+        return REPLIED
+
+    def _close_window(self, client: ClientSession, ask: m.CloseWindow) -> None:
+        query = self.subscriptions.own(client, ask.stream)
+        if query.pipeline.trusted:
+            self.queries.between_events(query.on, query.flush_partial, query.flush_at_next_event)
         else:
-            text = "A viewer may not read the config of the run: its share does not show it (run.share(config=True))."
-            self._fail(client, message, "role", text)
+            query.flush_at_next_event()
+
+    def _declare(self, client: ClientSession, ask: m.DeclareStream) -> object:
+        self._done(client, ask, self.subscriptions.declare(client, ask))
+        self._tidy()
+        self.queues.wake()
+        return REPLIED
+
+    def _revoke(self, client: ClientSession, ask: m.Revoke) -> object:
+        self._done(client, ask, self.access_grants.revoke(ask.share))
+        self._tidy()
+        return REPLIED
+
+    def _command(self, client: ClientSession, ask: m.Call | m.Command | m.Agree) -> object:
+        answer = self.commands.handle(client.name, ask, client.peer)
+        return REPLIED if answer is None else answer  # None: the outcome is the reply
+
+    def _config(self, client: ClientSession, ask: m.GetConfig) -> object:
+        if not client.viewer:
+            return self.configuration.report()
+        if self.access_grants.shows_config(client):
+            return self.configuration.report().shared()
+        text = "A viewer may not read the config of the run: its share does not show it (run.share(config=True))."
+        self._fail(client, ask, "role", text)
+        return REPLIED
+
+    def _got(self, client: ClientSession, message: m.Got) -> object:
+        held = client.is_stalled(time.monotonic(), self.exporter.window()(client))
+        client.got_bytes = min(message.total, client.sent_bytes)
+        if held and self.flush():
+            self.queues.wake()
+        return REPLIED
+
+    def _beat(self, client: ClientSession, message: m.Beat) -> object:
+        self.exporter.note_attention(client, message.patience, message.unseen)
+        return REPLIED
+
+    def _leave(self, client: ClientSession, message: m.Leave) -> object:
+        client.token = ""  # it will not be back
+        self.on_disconnect(client.peer)
+        return REPLIED
+
+    # ------------------------------------------------------------ commands
 
     def _finished(self, command: LoopCommand) -> None:
         self._finished_commands.append(command)
