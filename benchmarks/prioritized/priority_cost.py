@@ -4,9 +4,9 @@ python benchmarks/prioritized/priority_cost.py [--json docs/prioritized-cost.jso
 puts the table on its page. Takes two minutes.
 
 A step is that of a plain loop: zero_grad, forward, mean loss, backward, SGD. Each path takes the same step with the
-priorities of its batch: "fused" and "ghost" in the step's own backward pass, the others in a pass of their own before
-it. Steps of a path and plain ones run interleaved; the cost is the ratio of the medians, of processor time with one
-thread, and of wall time with two. Promised is that of "fused", which "published" and "repaired" take.
+priorities of its batch: "ghost" in the step's own backward pass, the others in a pass of their own before it. Steps of
+a path and plain ones run interleaved; the cost is the ratio of the medians, of processor time with one thread. Promised
+is that of "ghost", which "published" and "repaired" take.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import torch
@@ -25,15 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from harness import Block, Row, interleave, main
 from priority_models import CASES, Case
 
-from looptap.training.prioritized import ExactPriorities, output_gradient_norms
+from looptap.training.prioritized import ExactPriorities
 
 SECONDS_OF_A_BLOCK = 0.15
-ROUNDS = {"fused": 15, "ghost": 15, "jvp": 5, "finite_difference": 5, "vmap(grad)": 2}
+ROUNDS = {"ghost": 15, "jvp": 5, "finite_difference": 5, "vmap(grad)": 2}
 PROMISED = {"MLP": 1.6, "CNN": 1.2, "transformer": 1.2}
 """Most steps that a step with exact priorities may take."""
 PROMISED_ERROR, PROMISED_RANK_CORRELATION = 1e-4, 0.995
-THREADS = {"fused": (1, 2)}
-"""By path; else 1."""
 
 
 def single_gradients(case: Case) -> list[Any]:
@@ -68,20 +66,16 @@ class Loop:
         self.case.loss(self.case.model(self.case.inputs), self.case.targets).mean().backward()
         self.optimizer.step()
 
-    def ghost(self, *, fused: bool = False) -> None:
+    def ghost(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        with self.exact["ghost"].ghost_pass(self.direction, fused=fused) as ghost:
+        with self.exact["ghost"].ghost_pass(self.direction) as ghost:
             ghost.backward(self.case.loss(self.case.model(self.case.inputs), self.case.targets))
         self.optimizer.step()
 
     def priorities(self, path: str) -> Any:
         """Return the priorities of the batch by a path."""
         case = self.case
-        if path not in ("fused", "ghost"):
-            return self.exact[path](case.inputs, case.targets, self.direction).priorities
-        with self.exact["ghost"].ghost_pass(self.direction, fused=path == "fused") as ghost:
-            ghost.gradients(case.loss(case.model(case.inputs), case.targets))
-        return ghost.priorities
+        return self.exact[path](case.inputs, case.targets, self.direction).priorities
 
     def before(self, method: str) -> None:
         self.exact[method](self.case.inputs, self.case.targets, self.direction)
@@ -94,7 +88,6 @@ class Loop:
     def steps(self) -> dict[str, Callable[[], None]]:
         """Return a step by path."""
         return {
-            "fused": lambda: self.ghost(fused=True),
             "ghost": self.ghost,
             "jvp": lambda: self.before("jvp"),
             "finite_difference": lambda: self.before("finite_difference"),
@@ -102,18 +95,18 @@ class Loop:
         }
 
 
-def block(step: Callable[[], None], clock: Callable[[], float]) -> Block:
+def block(step: Callable[[], None]) -> Block:
     """Return a block of as many steps as fill its time."""
     step()
-    start = clock()
+    start = process_time()
     step()
-    count = max(1, round(SECONDS_OF_A_BLOCK / (clock() - start)))
+    count = max(1, round(SECONDS_OF_A_BLOCK / (process_time() - start)))
 
     def run() -> float:
-        start = clock()
+        start = process_time()
         for _ in range(count):
             step()
-        return (clock() - start) / count
+        return (process_time() - start) / count
 
     return run
 
@@ -121,37 +114,30 @@ def block(step: Callable[[], None], clock: Callable[[], float]) -> Block:
 def costs(name: str) -> Iterator[Row]:
     torch.manual_seed(0)
     loop = Loop(CASES[name]())
+    torch.set_num_threads(1)
     for path, step in loop.steps().items():
-        for threads in THREADS.get(path, (1,)):
-            torch.set_num_threads(threads)
-            clock = process_time if threads == 1 else perf_counter
-            found = interleave({"plain": block(loop.plain, clock), path: block(step, clock)}, ROUNDS[path])
-            ratio, most = found.ratio(path, "plain"), PROMISED[name] if path == "fused" and threads == 1 else None
-            yield Row(
-                f"{name}, {path}, {threads} thread{'s' if threads > 1 else ''}: a step with priorities",
-                f"{1e3 * found.median('plain'):.3g} ms",
-                f"{1e3 * found.median(path):.3g} ms",
-                f"{ratio} steps",
-                "" if most is None else f"≤ {most}",
-                None if most is None else ratio.value <= most,
-                {
-                    "plain": found.median("plain"),
-                    "steps": ratio.value,
-                    "low": ratio.low,
-                    "high": ratio.high,
-                    "model": name,
-                    "path": path,
-                    "threads": threads,
-                },
-            )
+        found = interleave({"plain": block(loop.plain), path: block(step)}, ROUNDS[path])
+        ratio, most = found.ratio(path, "plain"), PROMISED[name] if path == "ghost" else None
+        plain = found.median("plain")
+        yield Row(
+            f"{name}, {path}: a step with priorities",
+            f"{1e3 * plain:.3g} ms",
+            f"{1e3 * found.median(path):.3g} ms",
+            f"{ratio} steps",
+            "" if most is None else f"≤ {most}",
+            None if most is None else ratio.value <= most,
+            {
+                "plain": plain, "steps": ratio.value, "low": ratio.low, "high": ratio.high, "model": name,
+                "path": path,
+            },
+        )  # fmt: skip
 
 
 def errors(name: str) -> Iterator[Row]:
     torch.manual_seed(0)
     loop = Loop(CASES[name]())
-    case, single = loop.case, single_gradients(loop.case)
-    true = products(single, loop.direction)
-    for method in ("fused", *loop.exact):
+    true = products(single_gradients(loop.case), loop.direction)
+    for method in loop.exact:
         found = loop.priorities(method)
         error, rank = float((found - true).norm() / true.norm()), rank_correlation(found, true)
         exactly = method != "finite_difference"
@@ -162,18 +148,6 @@ def errors(name: str) -> Iterator[Row]:
             error <= PROMISED_ERROR if exactly else rank >= PROMISED_RANK_CORRELATION,
             {"error": error, "rank_correlation": rank, "model": name, "path": method},
         )  # fmt: skip
-    norms = loop.exact["ghost"](case.inputs, case.targets, loop.direction, norms=True).norms
-    true = sum(g.flatten(1).square().sum(1) for g in single).sqrt()
-    stand_in = output_gradient_norms(case.loss, case.model(case.inputs), case.targets)
-    error, rank = float((norms - true).norm() / true.norm()), rank_correlation(stand_in, true)
-    yield Row(
-        f"{name}, ghost: gradient norms against vmap(grad)", "", f"relative error {error:.1e}", "",
-        f"error ≤ {PROMISED_ERROR:g}", error <= PROMISED_ERROR, {"error": error, "model": name, "path": "norms"},
-    )  # fmt: skip
-    yield Row(
-        f"{name}: norms at the output against gradient norms", "", f"rank correlation {rank:.3f}",
-        figures={"rank_correlation": rank, "model": name},
-    )  # fmt: skip
 
 
 def rank_correlation(a: Any, b: Any) -> float:
@@ -192,33 +166,30 @@ def rows() -> Iterator[Row]:
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the costs and errors of rows from the JSON file as lines of Markdown."""
-    names = ["a plain step", *ROUNDS, "fused, 2 threads"]
+    names = ["a plain step", *ROUNDS]
     lines = [
         "The time of a step that computes the exact priorities of its batch of 64, as a multiple of a plain step. "
-        "`fused` and `ghost` compute them in the step's own backward pass, the others in a separate pass. `fused`, "
-        "which `published` and `repaired` use, changes gradients by rounding; `ghost` leaves them the same to the last "
-        "bit. Processor time, one thread.",
+        "`ghost`, which `published` and `repaired` use, computes them in the step's own backward pass, whose gradients "
+        "stay the same to the last bit; the others take a separate pass. Processor time, one thread.",
         "", f"| | {' | '.join(names)} | promised |", "|---|" + "---:|" * (len(names) + 1),
     ]  # fmt: skip
     figures = [row["figures"] for row in rows]
     for name in CASES:
-        costs = {(one["path"], one["threads"]): one for one in figures if one["model"] == name and "steps" in one}
-        cells = [f"{1e3 * costs['fused', 1]['plain']:.1f} ms"]
-        cells += [_cost(costs[key]) for key in [*((path, 1) for path in ROUNDS), ("fused", 2)]]
-        held = "holds" if costs["fused", 1]["steps"] <= PROMISED[name] else "**does not hold**"
+        costs = {one["path"]: one for one in figures if one["model"] == name and "steps" in one}
+        cells = [f"{1e3 * costs['ghost']['plain']:.1f} ms", *(_cost(costs[path]) for path in ROUNDS)]
+        held = "holds" if costs["ghost"]["steps"] <= PROMISED[name] else "**does not hold**"
         lines.append(f"| {name} | {' | '.join(cells)} | ≤ {PROMISED[name]}: {held} |")
     lines += [
         "", "Relative error against `vmap(grad)`; for the finite difference, the rank correlation:", "",
-        "| | error: fused | error: ghost | error: jvp | correlation: finite_difference | error: gradient norms |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| | error: ghost | error: jvp | correlation: finite_difference |", "|---|---:|---:|---:|",
     ]  # fmt: skip
     for name in CASES:
         found = {one["path"]: one for one in figures if one["model"] == name and "error" in one}
-        cells = [f"{found[path]['error']:.0e}" for path in ("fused", "ghost", "jvp")]
-        cells += [f"{found['finite_difference']['rank_correlation']:.4f}", f"{found['norms']['error']:.0e}"]
+        cells = [f"{found[path]['error']:.0e}" for path in ("ghost", "jvp")]
+        cells += [f"{found['finite_difference']['rank_correlation']:.4f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     promised = f"≤ {PROMISED_ERROR:g}"
-    return [*lines, f"| promised | {promised} | {promised} | {promised} | ≥ {PROMISED_RANK_CORRELATION} | |"]
+    return [*lines, f"| promised | {promised} | {promised} | ≥ {PROMISED_RANK_CORRELATION} |"]
 
 
 def _cost(found: dict[str, Any]) -> str:

@@ -17,9 +17,6 @@ def products(gradients, direction):
     return sum((g * along).flatten(1).sum(1) for g, along in zip(gradients, direction, strict=True))
 
 
-def norms_of(gradients):
-    return sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()
-
 
 def error(found, true):
     return float(((found - true).norm() / true.norm()).detach())

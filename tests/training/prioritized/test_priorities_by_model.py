@@ -7,20 +7,13 @@ import warnings
 
 import pytest
 import torch
-from single_gradients import error, gradients_of, norms_of, products, rank_correlation
+from single_gradients import error, gradients_of, products, rank_correlation
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from looptap.training.prioritized import (
-    BatchPriorities,
-    ExactPriorities,
-    GhostPass,
-    PriorityError,
-    output_gradient_norms,
-    validation_gradient,
-)
+from looptap.training.prioritized import ExactPriorities, GhostPass, PriorityError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what Dynamo's own imports warn of is not ours
@@ -274,11 +267,6 @@ def test_each_kind_of_model_finds_its_way(case):
         assert error(found.priorities, products(true, gbar)) <= 1e-4
     assert found.losses.shape == (N,)
     assert all(why.endswith(".") for why in exact.refused.values())
-    if method == "ghost" and case != "flattened tokens":
-        assert error(exact(x, y, gbar, norms=True).norms, norms_of(true)) <= 1e-4
-    if method != "ghost":
-        with pytest.raises(PriorityError, match=r"norms need method='ghost'"):
-            exact(x, y, gbar, norms=True)
     difference = ExactPriorities(model, CROSS_ENTROPY, method="finite_difference")(x, y, gbar)
     assert rank_correlation(difference.priorities, products(true, gbar)) >= 0.97  # 8 examples
     assert torch.equal(torch.get_rng_state(), state)
@@ -293,9 +281,8 @@ def test_an_embedding_that_divides_its_gradient_is_for_hooks_alone():
     embed = nn.Embedding(9, WIDTH, padding_idx=2, scale_grad_by_freq=True)
     model, (x, y) = nn.Sequential(embed, nn.Flatten(), nn.Linear(T * WIDTH, CLASSES)), tokens()
     gbar, true = [torch.randn_like(one) for one in model.parameters()], true_gradients(model, x, y)
-    found = ExactPriorities(model, CROSS_ENTROPY)(x, y, gbar, norms=True)
+    found = ExactPriorities(model, CROSS_ENTROPY)(x, y, gbar)
     assert error(found.priorities, products(true, gbar)) <= 1e-4
-    assert error(found.norms, norms_of(true)) <= 1e-4
     for method in ("jvp", "finite_difference"):
         with pytest.raises(PriorityError, match=r"scale_grad_by_freq=True\): use method='ghost'"):
             ExactPriorities(model, CROSS_ENTROPY, method=method)(x, y, gbar)
@@ -326,24 +313,6 @@ def test_a_step_with_priorities_trains_bit_for_bit_as_without(case):
     assert error(ghost.priorities, products(true_gradients(model, x, y), gbar)) <= 1e-4
 
 
-def test_weights_of_losses_change_the_gradient_and_not_the_priorities():
-    model, x, y, gbar, _ = made("several calls")
-    plain, weights = copy.deepcopy(model), torch.rand(N) + 0.1
-    (CROSS_ENTROPY(plain(x), y) * weights).mean().backward()
-    exact, true = ExactPriorities(model, CROSS_ENTROPY), true_gradients(model, x, y)
-    with exact.ghost_pass(gbar, norms=True) as ghost:
-        ghost.backward(CROSS_ENTROPY(model(x), y), weights=weights)
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
-    assert error(ghost.priorities, products(true, gbar)) <= 1e-4
-    assert error(ghost.norms, norms_of(true)) <= 1e-4
-    weights[3] = 0
-    with exact.ghost_pass(gbar) as ghost:
-        ghost.backward(CROSS_ENTROPY(model(x), y), weights=weights)
-    assert ghost.priorities.isnan().nonzero().flatten().tolist() == [3]
-    with exact.ghost_pass(gbar) as ghost, pytest.raises(PriorityError, match=r"weights of shape \(2,\)"):
-        ghost.backward(CROSS_ENTROPY(model(x), y), weights=weights[:2])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_with_a_scaler_keeps_gradients_and_ranks(dtype):
     model, x, y, gbar, _ = made("fused attention")
@@ -366,7 +335,7 @@ def test_what_fails_in_a_hook_leaves_the_gradients_whole():
     model, x, y, gbar, _ = made("time first")
     plain = copy.deepcopy(model)
     CROSS_ENTROPY(plain(x), y).mean().backward()
-    with GhostPass(model, gbar, norms=True) as ghost, pytest.raises(PriorityError, match=r"first dimension.*jvp"):
+    with GhostPass(model, gbar) as ghost, pytest.raises(PriorityError, match=r"first dimension.*jvp"):
         ghost.backward(CROSS_ENTROPY(model(x), y))
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
     assert ghost.priorities is None
@@ -464,43 +433,10 @@ def test_wrapped_and_sharded_models(tmp_path):
         assert all(torch.equal(a.grad, b.grad) for a, b in zip(wrapped.parameters(), plain.parameters(), strict=True))
         sharded = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES))
         fully_shard(sharded, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-        with pytest.raises(PriorityError, match=r"sharded over ranks.*output_gradient_norms"):
+        with pytest.raises(PriorityError, match=r"sharded over ranks.*norms of the gradients"):
             ExactPriorities(sharded, CROSS_ENTROPY)
     finally:
         torch.distributed.destroy_process_group()
-
-
-# ---------------------------------------------------------------- norms and alignment
-
-
-def test_alignment_with_a_validation_gradient():
-    model, x, y, _, _ = made("several calls")
-    held_out = [vectors(), tuple(one[:3] for one in vectors())]
-    along = validation_gradient(model, CROSS_ENTROPY, held_out)
-    whole = torch.cat([one for one, _ in held_out]), torch.cat([one for _, one in held_out])
-    true = torch.autograd.grad(CROSS_ENTROPY(model(whole[0]), whole[1]).mean(), [*model.parameters()])
-    assert all(error(a, b) <= 1e-5 for a, b in zip(along, true, strict=True))
-    single = true_gradients(model, x, y)
-    found = ExactPriorities(model, CROSS_ENTROPY)(x, y, along, norms=True)
-    assert error(found.priorities, products(single, true)) <= 1e-4
-    flat = torch.cat([one.flatten(1) for one in single], 1)
-    cosines = functional.cosine_similarity(flat, torch.cat([one.flatten() for one in true])[None])
-    assert error(found.cosines(along), cosines) <= 1e-4
-    with pytest.raises(PriorityError, match=r"norms=True"):
-        BatchPriorities(found.priorities, None, None, None).cosines(along)
-    with pytest.raises(ValueError, match=r"batches is empty"):
-        validation_gradient(model, CROSS_ENTROPY, [])
-
-
-def test_norms_at_the_output_are_those_of_softmax_minus_target():
-    model, x, y, _, _ = made("several calls")
-    outputs = model(x)
-    found = output_gradient_norms(CROSS_ENTROPY, outputs, y)
-    true = (outputs.softmax(1) - functional.one_hot(y, CLASSES)).norm(dim=1)
-    assert error(found, true) <= 1e-5
-    assert not found.requires_grad
-    with pytest.raises(ValueError, match=r"reduction='none'"):
-        output_gradient_norms(nn.CrossEntropyLoss(), outputs, y)
 
 
 def test_gradients_of_the_loss_in_a_loop_agree_with_single_backward_passes():

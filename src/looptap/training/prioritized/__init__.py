@@ -9,7 +9,6 @@
 
 from looptap.training.prioritized.exact_priorities import METHODS, BatchPriorities, ExactPriorities
 from looptap.training.prioritized.ghost_products import GhostPass
-from looptap.training.prioritized.gradient_norms import output_gradient_norms, validation_gradient
 from looptap.training.prioritized.layer_plan import PriorityError
 from looptap.training.prioritized.prioritized import Prioritized
 
@@ -20,6 +19,4 @@ __all__ = [
     "GhostPass",
     "Prioritized",
     "PriorityError",
-    "output_gradient_norms",
-    "validation_gradient",
 ]

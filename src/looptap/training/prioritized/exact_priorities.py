@@ -32,22 +32,8 @@ class BatchPriorities(NamedTuple):
     """gbar · g_i: how fast the example's loss grows along gbar, and falls against it."""
     losses: Any
     """The losses of single examples."""
-    norms: Any
-    """The norms of g_i over all trained parameters; None: not asked for."""
     gradients: Any
     """The gradient of the mean loss, by trained parameter; None: not computed by this method."""
-
-    def cosines(self, direction: Sequence[Any]) -> Any:
-        """Return the cosines (n,) of g_i and the direction; ``norms`` must be known.
-
-        Along the gradient of a validation set: how well an example's gradient is aligned with it. 0 where one is 0.
-        """
-        import torch
-
-        if self.norms is None:
-            raise PriorityError("cosines need the norms of the gradients: call with norms=True.")
-        length = torch.stack(torch._foreach_norm([one for one in direction if one is not None])).norm()
-        return (self.priorities / (self.norms * length)).nan_to_num(0.0)
 
 
 class ExactPriorities:
@@ -57,8 +43,8 @@ class ExactPriorities:
     ``loss(outputs, targets)`` returns the losses of single examples, (n,), for example
     ``torch.nn.CrossEntropyLoss(reduction="none")``. ``method``:
 
-    - ``"ghost"``: inner products in hooks of the layers, with the gradient of the batch in the same backward pass; the
-      only one with ``norms``. `ghost_pass` is the same for a loop's own backward pass.
+    - ``"ghost"``: inner products in hooks of the layers, with the gradient of the batch in the same backward pass.
+      `ghost_pass` is the same for a loop's own backward pass.
     - ``"jvp"``: forward-mode differentiation, for any layer that has it.
     - ``"finite_difference"``: one more forward pass, for any model; ranks are right (0.995 and more), digits are not.
     - ``"auto"``: the first of these that the model's layers allow; `refused` says why not those before it.
@@ -112,11 +98,10 @@ class ExactPriorities:
         plan = self._current()
         return {**({"ghost": plan.why} if plan.why else {}), **self._failed}
 
-    def ghost_pass(self, direction: Sequence[Any], *, norms: bool = False, fused: bool = False) -> GhostPass:
+    def ghost_pass(self, direction: Sequence[Any]) -> GhostPass:
         """Return the context for a loop's own forward and backward pass.
 
-        The layers are looked for once, and the first batch is checked. ``fused`` costs less, and changes the gradient
-        by rounding, as `GhostPass` says. Raises PriorityError where `method` is not
+        The layers are looked for once, and the first batch is checked. Raises PriorityError where `method` is not
         ``"ghost"``, and for what torch.compile makes.
 
         >>> import torch
@@ -129,11 +114,9 @@ class ExactPriorities:
         """
         if why := self._current().why or self._failed.get("ghost") or self._compiled:
             raise PriorityError(why)
-        return self._ghost_pass(direction, norms, fused)
+        return self._ghost_pass(direction)
 
-    def __call__(
-        self, inputs: Any, targets: Any, direction: Sequence[Any], *, norms: bool = False, losses: Any = None
-    ) -> BatchPriorities:
+    def __call__(self, inputs: Any, targets: Any, direction: Sequence[Any], *, losses: Any = None) -> BatchPriorities:
         """Return the priorities of a batch along a direction.
 
         ``inputs`` is the model's argument, or a tuple of them, (n, ...). ``direction`` has one tensor for each of
@@ -154,9 +137,9 @@ class ExactPriorities:
             while True:
                 method = self._asked if self._asked in METHODS else self._first_but({**self.refused, **failed})
                 try:
-                    found = self._by(method, of, along, norms, losses)
+                    found = self._by(method, of, along, losses)
                 except PriorityError as error:
-                    if self._asked != "auto" or method == METHODS[-1] or norms:
+                    if self._asked != "auto" or method == METHODS[-1]:
                         raise
                     failed[method] = str(error)
                     before.put_back()
@@ -164,26 +147,24 @@ class ExactPriorities:
                 self._failed.update(failed)
                 return found
 
-    def _by(self, method: str, of: Losses, along: list[Any], norms: bool, losses: Any) -> BatchPriorities:
+    def _by(self, method: str, of: Losses, along: list[Any], losses: Any) -> BatchPriorities:
         import torch
 
         if method == "ghost":
-            with torch.enable_grad(), self._ghost_pass(along, norms, True) as ghost:
+            with torch.enable_grad(), self._ghost_pass(along) as ghost:
                 losses = of({})
                 gradients = ghost.gradients(losses)
-            return BatchPriorities(ghost.priorities, losses.detach(), ghost.norms, gradients)
-        if norms:
-            raise PriorityError(f"norms need method='ghost', not {method!r}. {self.refused.get('ghost', '')}".rstrip())
+            return BatchPriorities(ghost.priorities, losses.detach(), gradients)
         parameters = {name: one.detach() for name, one in self.model.named_parameters()}
         along, buffers = _without_padding(self.model, along), dict(self.model.named_buffers())
         if method == "finite_difference":
             found, losses = along_by_difference(of, parameters, along, buffers, losses)
         else:
             found, losses = _forward_mode(of, parameters, along, buffers)
-        return BatchPriorities(found, losses, None, None)
+        return BatchPriorities(found, losses, None)
 
-    def _ghost_pass(self, direction: Sequence[Any], norms: bool, fused: bool) -> GhostPass:
-        return GhostPass(self.model, direction, norms=norms, fused=fused, check=not self._plan.checked, plan=self._plan)
+    def _ghost_pass(self, direction: Sequence[Any]) -> GhostPass:
+        return GhostPass(self.model, direction, check=not self._plan.checked, plan=self._plan)
 
     def _first_but(self, refused: dict[str, str]) -> str:
         return next(one for one in METHODS if one not in refused)

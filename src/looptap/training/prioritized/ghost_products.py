@@ -1,4 +1,4 @@
-"""Priorities, gradient norms and the ordinary gradient in one backward pass.
+"""Priorities and the ordinary gradient in one backward pass.
 
 Gradients of single examples are not formed, as in Goodfellow 2015 (arXiv:1510.01799) and Li et al. 2022
 (arXiv:2110.05679).
@@ -7,15 +7,12 @@ Gradients of single examples are not formed, as in Goodfellow 2015 (arXiv:1510.0
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from looptap.training.prioritized.fused_layers import Sums, fused_output, layer_sums
-from looptap.training.prioritized.gradient_norms import squares_of
 from looptap.training.prioritized.layer_calls import LayerCall, ModelHook, learns_static_graph, projections
 from looptap.training.prioritized.layer_plan import (
     LayerPlan,
@@ -49,9 +46,7 @@ class GhostPass:
     if the first batch is checked. The context may stay open over many steps, and follows a direction that changes in
     place; other backward passes in it are none of its concern.
 
-    The gradient is that of a plain pass to the last bit. With ``fused``, Linear layers over long sequences and
-    convolutions over many positions sum it from the gradients of single examples, beside which their priorities cost
-    little: the same up to rounding. On the CPU, in float32, without ``norms``.
+    The gradient is that of a plain pass to the last bit.
 
     Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, MultiheadAttention where it
     is plain self-attention, and BatchNorm in evaluation mode, in any model; dropout, shared weights, autocast, a
@@ -66,21 +61,14 @@ class GhostPass:
     >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.zeros(2, 1)
     >>> with torch.no_grad():
     ...     weight = model.weight.fill_(1.0)
-    >>> with GhostPass(model, [torch.ones(1, 2)], norms=True) as ghost:
+    >>> with GhostPass(model, [torch.ones(1, 2)]) as ghost:
     ...     ghost.backward((model(x) - y).square().sum(1))
-    >>> print(ghost.priorities, ghost.norms, model.weight.grad)
-    tensor([2., 8.]) tensor([2., 8.]) tensor([[1., 4.]])
+    >>> print(ghost.priorities, model.weight.grad)
+    tensor([2., 8.]) tensor([[1., 4.]])
     """
 
     def __init__(
-        self,
-        model: Any,
-        direction: Sequence[Any],
-        *,
-        norms: bool = False,
-        fused: bool = False,
-        check: bool = False,
-        plan: LayerPlan | None = None,
+        self, model: Any, direction: Sequence[Any], *, check: bool = False, plan: LayerPlan | None = None
     ) -> None:
         if plan is None and (why := why_compiled(model)):
             raise PriorityError(why)
@@ -89,32 +77,24 @@ class GhostPass:
             raise PriorityError(plan.why)
         self.priorities: Any = None
         """(n,) gbar · g_i, in units of loss times gbar / parameter, after `backward`."""
-        self.norms: Any = None
-        """(n,) norms of g_i over all parameters that are trained, after `backward`, if asked for."""
         self._along = plan.matched(direction)
-        self._wants_norms, self._check, self._fuses = norms, check, fused and not norms
+        self._check = check
         self._handles: list[Any] = []
         self._calls: WeakSet[LayerCall] = WeakSet()
         """Those whose gradients have not come; each lives as long as its graph."""
-        self._uses_of: Counter[int] = Counter()
-        """How many calls use a parameter, by its place."""
         self._tapped: set[Any] = set()
         self._silent: set[Any] = set()
         """Layers that ran without gradients."""
         self._products: list[Any] = []
-        self._squares: list[Any] = []
-        self._uses: dict[int, list[Any]] = defaultdict(list)
         self._failure: Exception | None = None
         self._refusal: Exception | None = None
         """Why a forward pass cannot be followed."""
         self._n = 0
-        self._factor: Any = 1.0
         self._acts = self._retained = self._half = False
 
     def _clear(self) -> None:
         """Forget all shares."""
-        self._products, self._squares, self._uses = [], [], defaultdict(list)
-        self._failure, self._n = None, 0
+        self._products, self._failure, self._n = [], None, 0
         self._acts = self._retained = self._half = False
 
     def __enter__(self) -> Self:
@@ -134,19 +114,18 @@ class GhostPass:
             self._drop(call)
         self._clear()
 
-    def backward(self, losses: Any, *, weights: Any = None, scale: float = 1.0) -> None:
-        """Run ``(losses * weights).mean().backward()``, and set `priorities` and `norms`.
+    def backward(self, losses: Any, *, scale: float = 1.0) -> None:
+        """Run ``losses.mean().backward()``, and set `priorities`.
 
-        ``losses`` are those of single examples, (n,), of a forward pass in this context. ``weights`` (n,), such as
-        importance weights, change the gradient and not the priorities and norms, which are those of the losses: nan
-        where a weight is 0. ``scale`` is a GradScaler's. Gradients accumulate in ``.grad`` as ever.
+        ``losses`` are those of single examples, (n,), of a forward pass in this context. ``scale`` is a GradScaler's.
+        Gradients accumulate in ``.grad`` as ever.
         """
-        mean = self.mean(losses, weights)
+        mean = self.mean(losses)
         (mean if scale == 1.0 else mean * scale).backward()
         self.finish(scale)
 
-    def mean(self, losses: Any, weights: Any = None) -> Any:
-        """Return ``(losses * weights).mean()``, for a loop that calls backward itself.
+    def mean(self, losses: Any) -> Any:
+        """Return ``losses.mean()``, for a loop that calls backward itself.
 
         `finish` follows on that: ``scaler.scale(ghost.mean(losses)).backward(); ghost.finish(scaler.get_scale())``.
         """
@@ -156,8 +135,6 @@ class GhostPass:
                 f"the layers saw 0 examples, the losses are of {n}. Call the model inside this context, and itself "
                 "rather than what torch.compile makes of it; or use method='jvp'."
             )
-        if weights is not None and weights.shape != losses.shape:
-            raise PriorityError(f"weights of shape {tuple(weights.shape)} for losses of {tuple(losses.shape)}.")
         self._clear()
         self._n = n
         refusal, self._refusal = self._refusal, None
@@ -165,24 +142,18 @@ class GhostPass:
             raise _as_priority_error(refusal)
         if self._check and not learns_static_graph(losses):
             self._compare(losses)
-        if self._wants_norms:
-            self._uses_of = Counter(place for call in self._calls for place in call.planned.trained.values())
         self._acts = True
-        self._factor = n if weights is None else n / weights.detach()
-        return (losses if weights is None else losses * weights.detach()).mean()
+        return losses.mean()
 
     def finish(self, scale: float = 1.0) -> None:
-        """Set `priorities` and `norms` after a backward pass of `mean` times ``scale``."""
-        products, squares, failure, n = self._products, self._squares, self._failure, self._n
-        squares += map(squares_of, self._uses.values())
+        """Set `priorities` after a backward pass of `mean` times ``scale``."""
+        products, failure, n = self._products, self._failure, self._n
         self._clear()
         if failure is not None:
             raise _as_priority_error(failure)
         if not products:
             raise PriorityError(f"the layers saw 0 examples, the losses are of {n}. Use method='jvp'.")
-        factor = self._factor / scale
-        self.priorities = _total(products).mul_(factor)
-        self.norms = _total(squares).sqrt() * abs(factor) if self._wants_norms else None
+        self.priorities = _total(products).mul_(n / scale)
 
     def gradients(self, losses: Any) -> list[Any]:
         """Return the gradients of the mean loss, by trained parameter.
@@ -198,20 +169,17 @@ class GhostPass:
 
     # ------------------------------------------------------------ hooks
 
-    def _tap(self, planned: PlannedLayer, layer: Any, args: Any, named: Any, output: Any) -> Any:
-        """Note a call of a layer; return its output if it is another."""
+    def _tap(self, planned: PlannedLayer, layer: Any, args: Any, named: Any, output: Any) -> None:
+        """Note a call of a layer."""
         if not output.requires_grad:
             self._silent.add(layer)
-            return None
+            return
         self._tapped.add(layer)
         x = args[0] if args else named["input"]
-        if self._fuses and (fused := fused_output(layer, x, output, partial(self._sums, planned))) is not None:
-            return fused
         # An in-place layer that follows gives a view a new node; that of its base stays.
         base = getattr(output, "_base", None)
         made = output if base is None else base
         self._expect(made.grad_fn, LayerCall(planned, x, output.shape, made.output_nr))
-        return None
 
     def _tap_attention(self, parts: list[PlannedLayer], layer: Any, args: Any, named: Any, output: Any) -> None:
         """Note the projections of a MultiheadAttention; does not raise."""
@@ -247,21 +215,6 @@ class GhostPass:
         if not self._retained:
             self._drop(call)
 
-    def _sums(self, planned: PlannedLayer, x: Any, g: Any) -> Sums | None:
-        """Add the share of a layer that is fused; None: its gradients are to be plain."""
-        if not self._acts or self._failure is not None:
-            return None
-        try:
-            places = planned.weight, planned.bias
-            sums = layer_sums(
-                planned.layer, x, g, *(None if one is None else self._along[one].to(g.dtype) for one in places)
-            )
-            self._accept(planned.layer, sums.products)
-        except Exception as error:
-            self._failure = error
-            return None
-        return sums
-
     def _drop(self, call: LayerCall) -> None:
         """Let a layer's input go, although the graph lives on."""
         call.x = None
@@ -279,32 +232,20 @@ class GhostPass:
         if x.dtype != g.dtype and x.is_floating_point():
             x = x.to(g.dtype)
         weight, bias = (one if one is None or one.dtype == g.dtype else one.to(g.dtype) for one in (weight, bias))
-        self._accept(planned.layer, planned.rule.products(planned.layer, x, g, weight, bias))
-        if self._wants_norms:
-            self._add_norms(planned, x, g)
+        self._accept(planned.layer, planned.rule(planned.layer, x, g, weight, bias))
 
     def _accept(self, layer: Any, found: Any) -> None:
         """Add a layer's share of the priorities."""
         if len(found) != self._n:
             if self._retained:
                 self._plan.folded.add(layer)
-            if layer not in self._plan.folded or len(found) % self._n or self._wants_norms:
+            if layer not in self._plan.folded or len(found) % self._n:
                 raise PriorityError(
                     f"the first dimension of a {type(layer).__name__} is {len(found)}, the losses are of "
                     f"{self._n} examples: it must be the batch in all of them. Use method='jvp'."
                 )
             found = found.view(self._n, -1).sum(1)
         self._products.append(found)
-
-    def _add_norms(self, planned: PlannedLayer, x: Any, g: Any) -> None:
-        for name, found in planned.rule.gradients(planned.layer, x, g):
-            place = planned.trained.get(name)
-            if place is None:
-                continue
-            if self._uses_of[place] == 1 and place not in self._plan.shared:
-                self._squares.append(squares_of([found]))
-            else:
-                self._uses[place].append(found)
 
     # ------------------------------------------------------------ check
 

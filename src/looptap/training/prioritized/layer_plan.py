@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from looptap.streams.preserving.module_state import unwrapped
-from looptap.training.prioritized.layer_rules import LayerRule, linear_rule, mixes_examples, rule_of, trained
+from looptap.training.prioritized.layer_rules import LayerRule, linear_products, mixes_examples, rule_of, trained
 
 _COMPILED = (
     "{} is compiled, and what torch.compile makes runs no hooks: compute the priorities in a pass of their own, "
@@ -32,8 +31,6 @@ class PlannedLayer(NamedTuple):
     weight: int | None
     """The place of its weight among the model's parameters; None: it has none."""
     bias: int | None
-    trained: dict[str, int]
-    """The places of those that are trained, by their names in the layer."""
 
 
 class LayerPlan:
@@ -67,18 +64,9 @@ class LayerPlan:
             if layer in inside:
                 continue
             self.why = self.why or _why_not(path, layer)
-            if not self.why and (own := trained(layer)) and (rule := rule_of(layer)):
-                weight, bias = (getattr(layer, name, None) for name in ("weight", "bias"))
-                self.layers.append(
-                    PlannedLayer(
-                        layer, rule, place.get(id(weight)), place.get(id(bias)),
-                        {name: place[id(one)] for name, one in own.items()},
-                    )
-                )  # fmt: skip
-        planned = [*self.layers, *chain.from_iterable(parts for _, parts in self.attentions)]
-        owners = Counter(one for layer in planned for one in layer.trained.values())
-        self.shared = {one for one, count in owners.items() if count > 1}
-        """The places of parameters that several layers use."""
+            if not self.why and trained(layer) and (rule := rule_of(layer)):
+                weight, bias = (place.get(id(getattr(layer, name, None))) for name in ("weight", "bias"))
+                self.layers.append(PlannedLayer(layer, rule, weight, bias))
         self.places = [place for place, one in enumerate(self.parameters) if one.requires_grad]
         self.trained = [self.parameters[place] for place in self.places]
         """The parameters that are trained, and their places among all."""
@@ -151,14 +139,10 @@ def is_attention(layer: Any) -> bool:
 
 def _projections(layer: Any, place: dict[int, int]) -> list[PlannedLayer]:
     given = [(layer.in_proj_weight, layer.in_proj_bias), (layer.out_proj.weight, layer.out_proj.bias)]
-    found = []
-    for weight, bias in given if layer.in_proj_weight.requires_grad else []:
-        own = {"weight": weight, "bias": bias}
-        names = {name: place[id(one)] for name, one in own.items() if one is not None and one.requires_grad}
-        found.append(
-            PlannedLayer(AttentionPart(weight, bias), linear_rule(), place[id(weight)], place.get(id(bias)), names)
-        )
-    return found
+    return [
+        PlannedLayer(AttentionPart(weight, bias), linear_products, place[id(weight)], place.get(id(bias)))
+        for weight, bias in (given if layer.in_proj_weight.requires_grad else [])
+    ]
 
 
 def why_compiled(model: Any) -> str:
@@ -219,8 +203,8 @@ def checked_model(model: Any) -> Any:
 def why_sharded(model: Any) -> str:
     """Return why no rank has whole gradients of a model; "": each has."""
     text = (
-        "{!r} is sharded over ranks (FSDP or DTensor), and no rank has a whole gradient to compare with: take the "
-        "norms of the gradients at the outputs, method='norm' or `output_gradient_norms`, or DistributedDataParallel."
+        "{!r} is sharded over ranks (FSDP or DTensor), and no rank has a whole gradient to compare with: take "
+        "method='norm', which uses the norms of the gradients at the outputs, or DistributedDataParallel."
     )
     for path, module in model.named_modules():  # between a forward and a backward pass its parameters may be whole
         if any(kind.__name__ in ("FSDPModule", "FullyShardedDataParallel") for kind in type(module).__mro__):

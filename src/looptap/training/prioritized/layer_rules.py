@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
-from looptap.training.prioritized.gradient_norms import OuterProduct
+LayerRule: TypeAlias = Callable[[Any, Any, Any, Any, Any], Any]
+"""Of a layer, its input, the gradient of its output, and gbar of weight and bias: its share (n,) of the priorities.
+Shapes are the layer's own, n examples first."""
 
 WIDE_INPUT_FACTOR = 100
 """How many times a Linear's output its input must be for the product with vectors to be cheaper from the input's side;
@@ -20,27 +22,12 @@ PART_BYTES = 2**22
 MIN_PART_EXAMPLES = 8
 
 
-class LayerRule(NamedTuple):
-    """How a kind of layer takes part. Shapes are the layer's own, n examples first."""
-
-    products: Callable[[Any, Any, Any, Any, Any], Any]
-    """Of layer, input, gradient of its output, and gbar of weight and bias: its share (n,) of the priorities."""
-    gradients: Callable[[Any, Any, Any], Iterator[tuple[str, Any]]]
-    """Of layer, input and gradient of its output: "weight" and "bias" with the gradients (n, ...) of single examples,
-    or with their `OuterProduct`."""
-
-
 def rule_of(layer: Any) -> LayerRule | None:
     """Return the rule of a layer; None: it has parameters and no rule."""
     if not trained(layer).keys() <= {"weight", "bias"}:
         return None
     kind: Any = type(layer)
     return _rule_of_class(kind)
-
-
-def linear_rule() -> LayerRule:
-    """Return the rule of a Linear."""
-    return LayerRule(_linear, _linear_gradients)
 
 
 def trained(layer: Any) -> dict[str, Any]:
@@ -58,21 +45,20 @@ def _rule_of_class(kind: Any) -> LayerRule | None:
 def _rules() -> dict[Any, LayerRule]:
     from torch import nn
 
-    convolution = LayerRule(_in_parts(_convolution), _convolution_gradients)
-    batch = LayerRule(_after(_batch_norm), _channel_gradients)
+    convolution, batch = _in_parts(_convolution), _in_parts(_batch_norm)
     return {
-        nn.Linear: linear_rule(),
-        nn.Embedding: LayerRule(_embedding, _embedding_gradients),
+        nn.Linear: linear_products,
+        nn.Embedding: _embedding,
         nn.Conv1d: convolution,
         nn.Conv2d: convolution,
         nn.Conv3d: convolution,
-        nn.LayerNorm: LayerRule(_after(_layer_norm), _feature_gradients),
-        nn.RMSNorm: LayerRule(_after(_rms_norm), _feature_gradients),
-        nn.GroupNorm: LayerRule(_after(_group_norm), _channel_gradients),
+        nn.LayerNorm: _in_parts(_layer_norm),
+        nn.RMSNorm: _in_parts(_rms_norm),
+        nn.GroupNorm: _in_parts(_group_norm),
         nn.BatchNorm1d: batch,
         nn.BatchNorm2d: batch,
         nn.BatchNorm3d: batch,
-        nn.PReLU: LayerRule(_prelu, _prelu_gradients),
+        nn.PReLU: _in_parts(_prelu),
     }
 
 
@@ -92,26 +78,30 @@ def _dot(change: Any, b: Any) -> Any:
     return change.sum(1) if change.ndim == 2 else change.flatten(1).sum(1)
 
 
-def _in_parts(products: Callable[[Any, Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Any, Any, Any], Any]:
-    """Return products that take large batches in parts, whose memory is used again."""
+def _in_parts(applied: Callable[[Any, Any, Any, Any], Any]) -> LayerRule:
+    """Return the rule of a layer whose output with gbar ``applied`` returns.
 
-    def in_parts(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
+    Large batches are taken in parts, whose memory is used again.
+    """
+
+    def products(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
         import torch
 
         parts = -(-g.numel() * g.element_size() // PART_BYTES) if g.device.type == "cpu" else 1
         if parts == 1:
-            return products(layer, x, g, weight, bias)
+            return _dot(applied(layer, x, weight, bias), g)
         size = max(MIN_PART_EXAMPLES, -(-len(g) // parts))
         pairs = zip(x.split(size), g.split(size), strict=True)
-        return torch.cat([products(layer, some, own, weight, bias) for some, own in pairs])
+        return torch.cat([_dot(applied(layer, some, weight, bias), own) for some, own in pairs])
 
-    return in_parts
+    return products
 
 
 # ---------------------------------------------------------------- linear, embedding
 
 
-def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
+def linear_products(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
+    """Return the share of a Linear."""
     from torch.nn import functional
 
     n, time_first = len(g), g.ndim == 3 and not g.is_contiguous() and g.transpose(0, 1).is_contiguous()
@@ -136,31 +126,10 @@ def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     return found + share
 
 
-def _positions(g: Any, channels: int) -> Any:
-    """Return the sums (n, channels) of a gradient over all positions."""
-    import torch
-
-    if g.ndim == 2:
-        return g
-    others = [place for place in range(1, g.ndim) if place != channels % g.ndim]
-    return g.sum(others, dtype=torch.float32 if g.element_size() < 4 else None)
-
-
-def _linear_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    yield "weight", OuterProduct(g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1]))
-    if layer.bias is not None:
-        yield "bias", g.reshape(len(g), -1, g.shape[-1]).sum(1)
-
-
 def _embedding(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
     return _dot(functional.embedding(x, weight), _counted(layer, x, g))
-
-
-def _embedding_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    g = _counted(layer, x, g)
-    yield "weight", OuterProduct(x.reshape(len(x), -1), g.reshape(len(g), -1, g.shape[-1]), layer.num_embeddings)
 
 
 def _counted(layer: Any, x: Any, g: Any) -> Any:
@@ -173,38 +142,8 @@ def _counted(layer: Any, x: Any, g: Any) -> Any:
 # ---------------------------------------------------------------- convolution
 
 
-def _padded(layer: Any, x: Any) -> Any:
-    from torch.nn import functional
-
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    return functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
-
-
-def _convolution(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
-    return _dot(layer._conv_forward(x, weight, bias), g)
-
-
-def _convolution_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    import torch
-    from torch.nn import functional
-
-    n, groups = len(x), layer.groups
-    x, kernel, dilation, stride = _padded(layer, x), layer.kernel_size, layer.dilation, layer.stride
-    if x.ndim == 5:
-        how = {"stride": stride, "dilation": dilation, "groups": groups}
-        single = [torch.nn.grad.conv3d_weight(x[i : i + 1], layer.weight.shape, g[i : i + 1], **how) for i in range(n)]
-        yield "weight", torch.stack(single)
-        if layer.bias is not None:
-            yield "bias", _positions(g, 1)
-        return
-    if x.ndim == 3:
-        x, kernel, dilation, stride = x.unsqueeze(2), (1, *kernel), (1, *dilation), (1, *stride)
-    patches = functional.unfold(x, kernel, dilation=dilation, stride=stride)
-    g = g.reshape(n, groups, g.shape[1] // groups, -1)
-    patches = patches.reshape(n, groups, patches.shape[1] // groups, -1)
-    yield "weight", (g @ patches.transpose(2, 3)).reshape(n, *layer.weight.shape)
-    if layer.bias is not None:
-        yield "bias", g.sum(3).reshape(n, -1)
+def _convolution(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    return layer._conv_forward(x, weight, bias)
 
 
 # ---------------------------------------------------------------- normalization
@@ -214,11 +153,6 @@ def _wide(*tensors: Any) -> Iterator[Any]:
     """Yield tensors in at least 32 bits: layers under autocast mix them."""
     for one in tensors:
         yield one if one is None or one.element_size() >= 4 else one.float()
-
-
-def _after(normalize: Callable[[Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Any, Any, Any], Any]:
-    """Return the products of a layer that scales and shifts what it has normalized."""
-    return _in_parts(lambda layer, x, g, weight, bias: _dot(normalize(layer, x, weight, bias), g))
 
 
 def _layer_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
@@ -249,33 +183,8 @@ def _batch_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
     return functional.batch_norm(x, mean, variance, weight, bias, False, 0.0, layer.eps)
 
 
-def _feature_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    """Yield those of a LayerNorm or RMSNorm: their parameters are of the last sizes."""
-    shape = (len(g), -1, *layer.normalized_shape)
-    normal = (_layer_norm if hasattr(layer, "bias") else _rms_norm)(layer, x, None, None)
-    yield "weight", (g * normal).reshape(shape).sum(1)
-    if getattr(layer, "bias", None) is not None:
-        yield "bias", g.reshape(shape).sum(1)
-
-
-def _channel_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    """Yield those of a layer with a weight and a bias for each channel."""
-    normalize = _group_norm if hasattr(layer, "num_groups") else _batch_norm
-    shape = (*g.shape[:2], -1)
-    yield "weight", (g * normalize(layer, x, None, None)).reshape(shape).sum(2)
-    if layer.bias is not None:
-        yield "bias", g.reshape(shape).sum(2)
-
-
 # ---------------------------------------------------------------- activation
 
 
-def _prelu(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
-    if len(weight) > 1:
-        weight = weight.view(-1, *[1] * (x.ndim - 2))
-    return _dot(x.clamp(max=0) * weight, g)
-
-
-def _prelu_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    found = (x.clamp(max=0) * g).float().flatten(2) if x.ndim > 2 else (x.clamp(max=0) * g).float().unsqueeze(-1)
-    yield "weight", found.sum(2) if len(layer.weight) > 1 else found.sum((1, 2)).unsqueeze(1)
+def _prelu(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    return x.clamp(max=0) * (weight.view(-1, *[1] * (x.ndim - 2)) if len(weight) > 1 else weight)

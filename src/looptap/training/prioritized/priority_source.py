@@ -88,7 +88,7 @@ class PrioritySource:
             return
         try:
             if self._uses_hooks and not self._why:
-                self._ghost = self._exact.ghost_pass(direction, fused=True).__enter__()
+                self._ghost = self._exact.ghost_pass(direction).__enter__()
             else:
                 self._random = RandomState()
         except PriorityError as error:

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any
 
 from looptap.training.prioritized.distributed.flat_tensors import FlatTensors, float_buffers, trained_parameters
-from looptap.training.prioritized.distributed.rank_checkpoint import RankLost
 from looptap.training.prioritized.distributed.server_channel import (
     DEFAULT_TIMEOUT_SECONDS,
     END,
     PUSH,
     START,
+    RankLost,
     open_channels,
 )
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from looptap.training.noted import Noted
 from looptap.training.prioritized.distributed.flat_tensors import FlatTensors, float_buffers, trained_parameters
-from looptap.training.prioritized.distributed.rank_checkpoint import RankLost
 from looptap.training.prioritized.distributed.server_channel import (
     DEFAULT_TIMEOUT_SECONDS,
     END,
     PUSH,
+    RankLost,
     ServerChannel,
     open_channels,
 )

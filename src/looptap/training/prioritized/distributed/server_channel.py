@@ -12,6 +12,15 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 """Until a process that says nothing counts as lost."""
 
 
+class RankLost(RuntimeError):
+    """The server, or all workers, are gone or do not answer."""
+
+    def __init__(self, text: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(text)
+        self.ranks = ranks
+        """The ranks that are lost."""
+
+
 class ServerChannel(NamedTuple):
     """A process group of the server and one worker.
 
