@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch  # noqa: F401 - the hooks are placed in it
 
-from looptap.agent.loop import query_status
+from looptap.agent.loop import overhead_budget
 from looptap.integrations.auto.frameworks import watch_frameworks
 from looptap.integrations.auto.hooks import script_agent
 from looptap.integrations.auto.hooks.run_events import RunEvents
@@ -54,7 +54,7 @@ def main(script, queries, after=0, budget=None):
     agent, run = pair("observed", groups=("step", "epoch"), budget=float(budget or "inf"))
     streams = []
     script_agent.ScriptNames = CountedNames
-    query_status.COLD_CACHE_ALLOWANCE_SECONDS = 1.0  # a busy machine takes none for expensive
+    overhead_budget.COLD_CACHE_ALLOWANCE_SECONDS = 1.0  # a busy machine takes none for expensive
 
     def ask():
         grant = None if budget else float("inf")

@@ -8,7 +8,6 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,13 +15,14 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.loop import query_status
 from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.columns.event_batch import EventBatch
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS, MAX_PENDING_EVENTS_WITHOUT_WAIT, OVERFLOW_EVENTS
+from looptap.agent.loop.evaluation_plan import EvaluationPlan
+from looptap.agent.loop.overhead_budget import Account, OverheadBudget
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import EventOrigin
-from looptap.testing import Clock, pair, parts_of
+from looptap.testing import pair, parts_of
 
 SUMS = "sum(e.step for e in events), len(events), first(e.step for e in events)"
 
@@ -92,6 +92,7 @@ def test_a_number_that_becomes_a_tensor_moves_the_query_to_its_events_in_order(r
     agent.emit("batch", step=5, loss=torch.tensor([1.0, 2.0]))
     assert later(agent, "batch") == [False]
     agent.emit("batch", step=6, loss=6.0)
+    assert later(agent, "batch") == [True]
     assert stream.wait(7, timeout=300)
     assert [step for step, _ in stream.values] == [0, 1, 2, 3, 4, 5, 6]
 
@@ -104,7 +105,7 @@ def test_what_is_large_does_not_wait_for_thousands_of_others(large, run):
     values = [small] * 5 + [large, small]
     for step, value in enumerate(values):
         agent.emit("batch", what=value, step=step)
-        assert later(agent, "batch") == [step < 5]
+        assert later(agent, "batch") == [step != 5]
     assert stream.wait(7, timeout=300)
     assert stream.values == [(value, step) for step, value in enumerate(values)]
 
@@ -326,9 +327,7 @@ def test_another_thread_has_its_turn_between_events_that_are_evaluated_one_by_on
     rows = [element for n in range(2, 258) for element in (n, 0.0, 0, n)]
     turns = [1]
     batch = EventBatch.of_rows(EventOrigin("batch"), ["step"], rows)
-    assert attached.cheap_later(
-        lambda give_way: attached.evaluate_batch(batch, give_way), 256, lambda: turns.append(attached.seen)
-    )
+    attached.evaluate_batch(batch, lambda: turns.append(attached.seen))
     parts_of(agent).connection.wake()
     assert stream.arrived == attached.seen == 257
     assert max(after - before for before, after in itertools.pairwise([*turns, 257])) <= EVENTS_AT_A_TIME + 1
@@ -356,21 +355,69 @@ def test_a_piece_that_another_thread_waits_for_is_not_held_up():
     assert evaluator.pending() == 0
 
 
-def test_what_another_thread_takes_meanwhile_is_no_cost_of_the_query(monkeypatch):
+def test_what_another_thread_takes_meanwhile_is_no_cost_of_the_query():
     agent, run = pair()
     run.stream("step", on="batch")
     agent.emit("batch", step=1)
     attached = parts_of(agent).sources.open("batch").queries[0]
-    clock = Clock()
-    monkeypatch.setattr(query_status, "monotonic", clock)
+    before, account = attached.seconds, attached.account
+    for _ in range(9):
+        attached.take_later(lambda give_way: give_way(), 1, lambda: time.sleep(0.02))
+    assert attached.seconds - before < 0.05
+    assert account.is_cheap_later
 
-    def evaluate(give_way: Callable[[], None]) -> None:
-        clock.advance(0.25)
-        give_way()
 
-    before, attached.expensive_in_a_row = attached.seconds, 0
-    attached.cheap_later(evaluate, 1, lambda: clock.advance(8.0))
-    assert attached.seconds - before == 0.25
+def test_one_evaluation_that_takes_long_by_chance_leaves_a_query_deferred_and_three_do_not():
+    account = Account(OverheadBudget())
+    for chance in (0.0, 1.0, 0.0, 0.0, 1.0, 0.0):
+        account.charge_later(chance, 20)
+        assert account.is_cheap_later
+    for _ in range(3):
+        account.charge_later(1.0, 20)
+    assert not account.is_cheap_later
+
+
+@pytest.mark.parametrize("otherwise", [{}, {"loss": torch.tensor([1.0, 2.0])}], ids=["missing", "vector"])
+@pytest.mark.parametrize(
+    ("odd", "at_events"),
+    [(lambda step: step == 5, 1), (lambda step: not step % 10, 10), (lambda step: 20 < step < 40, 35)],
+    ids=["once", "now and then", "for a while"],
+)
+def test_a_query_that_lacks_a_plain_number_is_deferred_again_once_it_has_it(odd, at_events, otherwise, run):
+    agent, client = run
+    stream = client.stream("step, loss", on="batch")
+    seen = []
+    for step in range(1, 102):
+        agent.emit("batch", step=step, **(otherwise if odd(step) else {"loss": float(step)}))
+        seen += later(agent, "batch")
+    assert seen.count(False) <= at_events
+    assert seen[-1]
+    expected = [step for step in range(1, 102) if otherwise or not odd(step)]
+    assert stream.wait(len(expected), timeout=300)
+    assert [step for step, _ in stream.values] == expected
+    assert all(loss == step for step, loss in stream.values if not odd(step))
+
+
+def test_a_query_that_lacks_a_number_at_every_second_event_costs_few_plans(run, monkeypatch):
+    agent, client = run
+    client.stream("step, loss", on="batch")
+    plans = []
+    follow = EvaluationPlan.follow
+    monkeypatch.setattr(EvaluationPlan, "follow", lambda *given: plans.append(follow(*given)))
+    for step in range(1000):
+        agent.emit("batch", step=step, **({"loss": 1.0} if step % 2 else {}))
+    assert len(plans) < 50
+
+
+def test_an_event_without_its_number_leaves_a_query_deferred_where_the_budget_is_exhausted():
+    agent, run = pair(budget=0.001)
+    stream, _ = run.stream("loss", on="batch"), run.stream("time.sleep(0.001) or 1", on="batch", unsafe=True)
+    for step in range(1, 501):
+        agent.emit("batch", **({"loss": 1.0} if step != 50 else {}))
+    parts_of(agent).sources.drain()
+    assert stream.wait(498, timeout=60)
+    (withheld,) = [one.withheld for one in run.agent_stats().queries if one.name == "loss"]
+    assert withheld <= 2
 
 
 @pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min", "any", "all", "len", "first", "last", "stdev"])

@@ -50,10 +50,10 @@ class AttachedQuery(BatchEvaluation):
             self.language |= condition.language
             if self.numbers is not None:
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
+        self.waits = self.numbers is not None
         pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
         self.observed = frozenset[str]().union(*(p.observed for p in pipelines))
         self.awaits = MACHINE & frozenset().union(*(p.mentions for p in pipelines))
-        self._withheld_before = 0
         self._mapped = pipeline if isinstance(pipeline, Mapped) and not pipeline.unsafe else None
 
     def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
@@ -90,11 +90,9 @@ class AttachedQuery(BatchEvaluation):
                     if self.pipeline.expects or self.missing_names:
                         self.missing_names = missing_of(event, self.pipeline.expects)
                         self._notify()
-                    late = self._begins_late(number)
-                    self.pipeline.begin(number > began + 1 if self.grouped else late and self.slides, late)
-                if self._withheld_before != self.withheld:
-                    self._withheld_before = self.withheld
-                    self.pipeline.begin(partial=True)
+                    late, withheld = self._begins_late(number), self.withheld > 0
+                    cut = number > began + 1 if self.grouped else late and self.slides
+                    self.pipeline.begin(withheld or cut, withheld or late)
                 self.events += 1
                 if self.pipeline.unsafe:
                     self._unsafely(number, lambda: self._evaluate(event, number, now), event)

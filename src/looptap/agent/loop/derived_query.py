@@ -22,6 +22,7 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
 from looptap.agent.loop.overhead_budget import Account
+from looptap.agent.loop.query_status import GiveWay, stay
 from looptap.streams.events import Event
 from looptap.streams.flags import ERROR
 from looptap.streams.operators.pipeline import Output, Pipeline
@@ -49,6 +50,7 @@ class DerivedQuery(AttachedQuery):
         max_bytes: int, account: Account, exposed: dict[str, Any],
     ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, account=account)
+        self.waits = pipeline.trusted
         self.awaits = self.observed = frozenset()  # values have no readings of the machine, and no observables
         self.source, self.of = source, of
         self.depth: int = getattr(source, "depth", 0) + 1
@@ -71,7 +73,6 @@ class DerivedQuery(AttachedQuery):
         self._flags = 0  # of the value that is evaluated
         self._kind: type[Any] = object
         self._rows: Callable[[Sequence[Any]], Sequence[Any]] | None = None
-        self._may_wait = pipeline.trusted
 
     # ------------------------------------------------------------ I/O thread, or where the host declares streams
 
@@ -112,17 +113,13 @@ class DerivedQuery(AttachedQuery):
 
     # ------------------------------------------------------------ where the source is evaluated
 
-    def may_wait(self) -> bool:
-        """Return True if its source may be evaluated after the event."""
-        return self._may_wait and all([query.may_wait() for query in self.derived])
-
     def end_group(self, number: int, now: float, group: int) -> None:
         """Note that the group of the event ``number`` has ended; twice does no harm."""
         if group != self._last_group:
             self._last_group = group
             self._ends.append((number, now, group))
 
-    def catch_up(self, later: bool, give_way: Callable[[], None] = lambda: None) -> None:
+    def catch_up(self, later: bool, give_way: GiveWay = stay) -> None:
         """Evaluate the query at new values. Raises nothing but KeyboardInterrupt.
 
         ``later``: after their events, on either thread. Calls ``give_way`` between values, now and then.
@@ -136,13 +133,12 @@ class DerivedQuery(AttachedQuery):
             return
         self.deferred = later
         if later:
-            self._may_wait = self.cheap_later(self._empty_inbox, len(items), give_way) and self._may_wait
+            self.take_later(self._empty_inbox, len(items) or 1, give_way)
         else:
             self._empty_inbox(give_way)
-        if self.derived:
-            evaluate_derived(self, later=later, give_way=give_way)
+        self.evaluate_derived(later, give_way)
 
-    def _empty_inbox(self, give_way: Callable[[], None]) -> None:
+    def _empty_inbox(self, give_way: GiveWay) -> None:
         items, ends = self.inbox.items, self._ends
         due = self.reached + EVENTS_AT_A_TIME
         while items or ends:
@@ -171,8 +167,7 @@ class DerivedQuery(AttachedQuery):
         if self.follows_groups and self.events and self.closed != group:
             self.flush(number, now, group)
         self._cut = False
-        for query in self.derived:
-            query.end_group(number, now, group)
+        self.end_derived_group(number, now, group)
 
     def _take(self, number: int, event: int, now: float, value: Any) -> None:
         """Evaluate the query at one value of the source, or count it as withheld."""
@@ -258,24 +253,6 @@ class DerivedQuery(AttachedQuery):
         """Return the notes for readers of the stream, with what limits its source."""
         source = self.source.limitation()
         return [*super().warnings(), *([f"{self.of!r}, whose values it reads, is {source}"] if source else [])]
-
-
-def evaluate_derived(
-    source: AttachedQuery, *, later: bool = False, give_way: Callable[[], None] = lambda: None
-) -> bool:
-    """Evaluate the queries over the values of ``source``; False if one may not wait.
-
-    ``later``: the source was evaluated after its events. Calls ``give_way`` between values, now and then.
-    """
-    for query in source.derived:
-        query.catch_up(later, give_way)
-    return all([query.may_wait() for query in source.derived])
-
-
-def end_derived_group(source: AttachedQuery, number: int, now: float, group: int) -> None:
-    """Tell the queries over the values of ``source`` that a group has ended."""
-    for query in source.derived:
-        query.end_group(number, now, group)
 
 
 def restart(query: AttachedQuery, number: int, now: float, *, partial: bool) -> None:

@@ -13,13 +13,15 @@ from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
-from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
 from looptap.agent.loop.hooks.query_hooks import QueryHooks
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.loop.tap.choice import PlanState, SourceState, know_tensors, new_rows
-from looptap.streams.events import Event, EventOrigin
-from looptap.streams.language.copyable import row_maker
+from looptap.streams.events import Event, EventOrigin, FoundObservables
+from looptap.streams.language.copyable import copied_numbers, row_maker
 from looptap.streams.stream.attention import UNSEEN_SECONDS
+
+MAX_REVIEW_EVENTS = 256
+"""Events after which a query that lacked a plain number is deferred again at the latest, if it has them."""
 
 
 class DeferredActions(Exception):
@@ -32,6 +34,19 @@ class DeferredActions(Exception):
         """Run the actions. Raises the host's ``on_stop``."""
         for action in self.actions:
             action()
+
+
+def deferrable(queries: tuple[AttachedQuery, ...], observables: dict[str, Any]) -> tuple[AttachedQuery, ...]:
+    """Return the queries of plain numbers, all of which this event has."""
+    waiting = [query for query in queries if query.may_wait() and not query.suspended]
+    given, there = observables.keys(), dict[Any, bool]()
+    varying = observables.varying if type(observables) is FoundObservables else frozenset()
+    for names in {q.numbers for q in waiting}:  # many queries read the same ones
+        there[names] = copied_numbers(observables, names or ()) is not None
+    return tuple(
+        q for q in waiting
+        if there[q.numbers] and q.language.isdisjoint(given) and varying.isdisjoint(q.observed)
+    )  # fmt: skip
 
 
 class ImmediateQueries(NamedTuple):
@@ -63,9 +78,9 @@ class EvaluationPlan(PlanState):
     """
 
     __slots__ = (
-        "_all_due", "_known", "_looked", "_most", "_passed", "_rests_until", "ahead", "deferred", "done", "immediate",
-        "mapped", "origin", "padding", "passed_at", "purse", "queries", "reducing", "replaced", "row_of", "started",
-        "width",
+        "_all_due", "_begun", "_holds", "_known", "_looked", "_most", "_passed", "_rests_until", "_wait", "ahead",
+        "deferred", "done", "immediate", "mapped", "origin", "padding", "passed_at", "purse", "queries", "reducing",
+        "replaced", "review", "row_of", "started", "width",
     )  # fmt: skip
 
     def __init__(
@@ -99,10 +114,26 @@ class EvaluationPlan(PlanState):
         self.row_of = row_maker(self.names, observables)
         """A function of an event's observables, number, time and group that returns its row, or raises an error."""
         self.stale = False  # whether a query of ``later`` has turned out to be expensive
+        self._begun, self._wait, self._holds = 0, 1, False  # see `follow`
+        self.review = math.inf
+        """The number of the event at which to look again which queries may be deferred."""
         self.started = self.replaced = False
         self.ahead: tuple[AttachedQuery, ...] = ()
         self.done = self._most = 0  # `_most`: the length of ``rows`` at which all queries are due, and the time
         self._all_due = 0.0
+
+    def follow(self, before: EvaluationPlan, number: int) -> None:
+        """Take over at an event; look again soon if queries lack plain numbers there.
+
+        A number that is missing now and then costs two plans each time. One that is missing at every second event
+        would cost two for each value, so the plan lasts longer each time that the one before it did not last.
+        """
+        lasted = 1 if before._holds else max(1, number - before._begun)
+        self._begun, self._wait = number, before._wait
+        self._holds = any([query.may_wait() for query in self.immediate.queries])
+        if self._holds:
+            self._wait = min(max(2 * before._wait // lasted, 1), MAX_REVIEW_EVENTS)
+            self.review = number + self._wait
 
     def only_keeps(self, number: int, now: float) -> bool:
         """Return True if an event is only to be kept, as the tap does."""
@@ -133,6 +164,8 @@ class EvaluationPlan(PlanState):
             for query in due:
                 query.withhold(number, now)
             if all([query.limited for query in self.mapped]):  # and know it
+                for query in self.mapped:
+                    query.pipeline.begin(partial=True)  # not only those that are due
                 self._known = purse.revision
                 self._rests_until = min([q.account.runs_at(q.events > 0) for q in self.mapped], default=math.inf)
             return True
@@ -219,20 +252,18 @@ class EvaluationPlan(PlanState):
         batch = EventBatch.of_rows(self.origin, self.names, rows)
         for query in queries:
             give_way()
-            if not query.cheap_later(partial(query.evaluate_batch, batch), len(batch), give_way):
-                query.deferred = False  # it is for the budget to judge, event by event
-                self.stale = True
+            query.take_later(partial(query.evaluate_batch, batch), len(batch), give_way)
             if query.derived:
                 for end in batch.ends:
-                    end_derived_group(query, *end)
-                if not evaluate_derived(query, later=True, give_way=give_way):
-                    self.stale = True
+                    query.end_derived_group(*end)
+                query.evaluate_derived(True, give_way)
+            if not query.may_wait():  # it is for the budget to judge, event by event
+                self.stale = True
         give_way()
 
     def fail(self, reason: str) -> None:
         """Fail the ``later`` queries, which ends their evaluation. Loop thread."""
         for query in self.deferred:
-            query.deferred = False
             query.fail(reason)
         self.stale = True
 
@@ -310,7 +341,7 @@ def _evaluate(
         started = ended
         if query.derived or queues.deferred:
             if query.derived:
-                evaluate_derived(query)
+                query.evaluate_derived()
             if queues.deferred:
                 queues.settle()
             started = monotonic()
@@ -347,9 +378,8 @@ def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group
         for query in queries:
             if query.grouped and query.events and query.closed != group:
                 query.flush(number, now, group)
-            if query.derived:
-                end_derived_group(query, number, now, group)
-                evaluate_derived(query)
+            query.end_derived_group(number, now, group)
+            query.evaluate_derived()
     finally:
         queues.defers = False
         if queues.deferred:

@@ -21,13 +21,20 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
-from looptap.agent.loop.evaluation_plan import Costs, DeferredActions, EvaluationPlan, end_group, evaluate, miss_nested
+from looptap.agent.loop.evaluation_plan import (
+    Costs,
+    DeferredActions,
+    EvaluationPlan,
+    deferrable,
+    end_group,
+    evaluate,
+    miss_nested,
+)
 from looptap.agent.loop.overhead_budget import CHEAP_SECONDS, OverheadBudget
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
 from looptap.agent.loop.thread_time import OwnTime
 from looptap.streams.events import Event, EventOrigin, FoundObservables, LazyEvent, event_of
-from looptap.streams.language.copyable import copied_numbers
 from looptap.streams.operators.pipeline import Latest
 from looptap.streams.preserving.graph_capture import captures
 from looptap.streams.preserving.job_modes import has_modes, outside_modes
@@ -198,13 +205,13 @@ class EventSource(SourceState):
         dt = now - self.last_time if self.last_time else 0.0
         self.last_time = now
         plan = self._plan
-        if plan.queries is not self.queries or plan.stale:
-            plan = self._make_plan(observables)
+        if plan.queries is not self.queries or plan.stale or number >= plan.review:
+            plan = self._make_plan(observables, number)
         if plan.deferred:
             try:
                 row = plan.row_of(observables, number, now, self.group_start)
             except Exception:
-                plan = self._make_plan(observables)
+                plan = self._make_plan(observables, number)
                 row = plan.row_or_missed(observables, number, now, self.group_start)
         # A signal handler may have emitted since. From here to the row there is no call, so both have the same order.
         self.number = self._delivered = number = self.number + 1
@@ -276,24 +283,17 @@ class EventSource(SourceState):
         for inner, groups in zip(self.inner_groups, self._group_ends[1], strict=True):
             inner.end(groups, now)
 
-    def _make_plan(self, observables: dict[str, Any]) -> EvaluationPlan:
+    def _make_plan(self, observables: dict[str, Any], number: int) -> EvaluationPlan:
         """Plan which queries are evaluated now, by the numbers that this event has."""
         self.evaluator.drain()
-        queries, given, there = self.queries, observables.keys(), dict[frozenset[str], bool]()
-        varying = observables.varying if type(observables) is FoundObservables else frozenset()
-        for names in {q.numbers for q in queries if q.numbers is not None}:  # many queries read the same ones
-            there[names] = copied_numbers(observables, names) is not None
-        later = tuple(
-            q for q in queries
-            if q.numbers is not None and q.deferred is not False and there[q.numbers] and q.language.isdisjoint(given)
-            and varying.isdisjoint(q.observed)
-            and all([derived.may_wait() for derived in q.derived])
-        )  # fmt: skip
+        queries = self.queries
+        later = deferrable(queries, observables)
         put_off = frozenset(later)
-        for query in queries:  # one that waits for nothing but its derived queries may be deferred again without them
-            query.deferred = query in put_off or (None if query.derived and query.deferred is not False else False)
-        evaluator = self._evaluators[bool(later) and all(q.sink.unobserved for q in later)]
+        for query in queries:
+            query.defer(query in put_off)
+        evaluator = self._evaluators[bool(later) and all([q.sink.unobserved for q in later])]
         plan = EvaluationPlan(self.origin, queries, later, observables)
+        plan.follow(self._plan, number)
         for query in plan.mapped:
             query.count_passed(plan)
         if later:

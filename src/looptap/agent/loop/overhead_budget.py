@@ -23,6 +23,8 @@ from collections.abc import Hashable
 
 CHEAP_SECONDS = 20e-6
 """Seconds an event that looptap may always take, in a loop without work too."""
+COLD_CACHE_ALLOWANCE_SECONDS = 5e-4
+"""Seconds that several events together may take longer: with cold caches, on a slow machine."""
 DIVIDED_SHARE = MAPPED_SHARE = BEGINNERS_SHARE = 0.25
 """The shares of the budget that are divided among the queries, for all mapped ones, and for those that begin."""
 BURST_SECONDS = 15e-3
@@ -136,7 +138,8 @@ class Account:
     """
 
     __slots__ = (
-        "_long", "budget", "client", "cost", "free_at", "grant", "mapped", "share", "small", "spacing", "step",
+        "_long", "budget", "client", "cost", "cost_later", "free_at", "grant", "mapped", "share", "small", "spacing",
+        "step",
     )  # fmt: skip
 
     def __init__(self, budget: OverheadBudget, grant: float | None = None, mapped: bool = True) -> None:
@@ -150,6 +153,8 @@ class Account:
         """The time of the loop at which it has paid for its evaluations from that share, or from its grant."""
         self.cost = self.step = self.spacing = 0.0
         """Typical seconds of an evaluation, and of a step without queries; typical events from one to the next."""
+        self.cost_later = 0.0
+        """Typical CPU seconds of an event that is evaluated with others, after they happened."""
         self._long = 0
 
     def charge(self, cost: float, step: float, events: int, now: float) -> bool:
@@ -161,6 +166,19 @@ class Account:
         self.spacing = _smoothed(self.spacing, min(events, 1 + 4 * self.spacing))
         self._long += cost > TOO_LONG_SECONDS
         return self._long < 2 or self.grant is not None
+
+    def charge_later(self, cost: float, events: int) -> None:
+        """Record an evaluation of ``events`` together, after they happened.
+
+        One that takes long by chance changes little; after three in a row the query `is_cheap_later` no longer.
+        """
+        each = max(0.0, cost - COLD_CACHE_ALLOWANCE_SECONDS) / events
+        self.cost_later = _smoothed(max(self.cost_later, CHEAP_SECONDS / 4), each)
+
+    @property
+    def is_cheap_later(self) -> bool:
+        """True if an event that is evaluated later costs no more than is never limited."""
+        return self.cost_later <= CHEAP_SECONDS
 
     def may_begin(self, now: float, spent: float = 0.0) -> bool:
         """Return True if the query may have its first event, ``spent`` seconds into it."""

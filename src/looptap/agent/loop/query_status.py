@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from time import monotonic
-from typing import Any, Protocol
+from time import monotonic, thread_time
+from typing import Any, Protocol, TypeAlias
 
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.hooks.query_hooks import QueryHooks
-from looptap.agent.loop.overhead_budget import (
-    CHEAP_SECONDS,
-    LIMITED_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    RETRY_SECONDS,
-    Account,
-    percent,
-)
-from looptap.agent.loop.thread_time import thread_usage
+from looptap.agent.loop.overhead_budget import LIMITED_SECONDS, LONGEST_RETRY_SECONDS, RETRY_SECONDS, Account, percent
 from looptap.streams.columns.evaluation import ColumnForm
 from looptap.streams.errors import LooptapError, QueryError, UnknownObservable
 from looptap.streams.events import Event
@@ -31,10 +23,13 @@ EVENTS_BEFORE_WAITING = 3
 """Events without a name after which its query is said to wait for it: at the second, many are there."""
 EVENTS_BEFORE_DOUBT = 20
 """Events without a name after which it is said where it has a value."""
-MAX_EXPENSIVE_IN_A_ROW = 3
-"""Evaluations after their events, in a row, that cost too much."""
-COLD_CACHE_ALLOWANCE_SECONDS = 5e-4
-"""Seconds that several events together may take longer: with cold caches, on a slow machine."""
+
+GiveWay: TypeAlias = Callable[[], None]
+"""A function that lets another thread have its turn, called now and then."""
+
+
+def stay() -> None:
+    """Give no other thread a turn."""
 
 
 class Dependent(Protocol):
@@ -48,12 +43,12 @@ class Dependent(Protocol):
         """True if something needs its values soon."""
 
     def may_wait(self) -> bool:
-        """Return True if the other query may be evaluated after the event."""
+        """Return True if the other query may be evaluated after its events."""
 
     def end_group(self, number: int, now: float, group: int) -> None:
         """Note that the group of the event ``number`` has ended; twice does no harm."""
 
-    def catch_up(self, later: bool, give_way: Callable[[], None] = lambda: None) -> None:
+    def catch_up(self, later: bool, give_way: GiveWay = stay) -> None:
         """Evaluate the query at new values."""
 
 
@@ -85,9 +80,8 @@ class QueryStatus:
         self.hooks: QueryHooks | None = None
         """Its hooks on modules: it is not evaluated before they are in."""
         self.errors = self.events = 0
-        self.expensive_in_a_row = 0  # how often in a row, a little later, it cost more than what is never limited
         self.seconds = self.started = 0.0
-        """Seconds that the query has cost the training thread, and the time of its first event."""
+        """Seconds that the query has cost, and the time of its first event."""
         self.traceback = ""
         self.warning = ""
         """A warning on what the query does to the loop."""
@@ -97,8 +91,10 @@ class QueryStatus:
         """The number of changes of its state, first error or limit, which are sent to readers."""
         self.suspended = self.limited = False
         """True of a reducing query that waits for its turn; of a mapped one while events are kept from it."""
-        self.deferred: bool | None = None
-        """True if it is evaluated after its events; None before its first."""
+        self.waits = False
+        """True if its code may run after its events, on either thread."""
+        self.deferred = False
+        """True while it is evaluated after its events, on copies of their numbers."""
         self.every = pipeline.every
         self._withheld, self._withheld_at = 0, 0.0  # events that the budget has kept from it alone, and the newest
         self._passed: tuple[int, Passing | None] = 0, None  # kept from all: by earlier plans, and by this one
@@ -129,6 +125,21 @@ class QueryStatus:
         seen = self.recorded or not (self.unseen or self.sink.unobserved)
         return seen or bool(self.derived and any([query.awaited for query in self.derived]))
 
+    def may_wait(self) -> bool:
+        """Return True if it may be evaluated after its events, with those derived."""
+        cheap = self.waits and self.account.is_cheap_later and self.state == "live"
+        return cheap and all([query.may_wait() for query in self.derived])
+
+    def evaluate_derived(self, later: bool = False, give_way: GiveWay = stay) -> None:
+        """Evaluate the queries over its values; ``later``: it was itself."""
+        for query in self.derived:
+            query.catch_up(later, give_way)
+
+    def end_derived_group(self, number: int, now: float, group: int) -> None:
+        """Tell the queries over its values that a group has ended."""
+        for query in self.derived:
+            query.end_group(number, now, group)
+
     def redirect(self, sink: ValueSink, shift: int) -> None:
         """Put values into ``sink`` from now on, whose numbers are ``shift`` higher.
 
@@ -138,32 +149,16 @@ class QueryStatus:
         for query in self.derived:
             query.reached += shift * bool(query.reached)
 
-    def cheap_later(
-        self, evaluate: Callable[[Callable[[], None]], None], count: int, give_way: Callable[[], None] = lambda: None
-    ) -> bool:
-        """Evaluate ``count`` events after they happened; return False if too expensive.
+    def take_later(self, evaluate: Callable[[GiveWay], None], events: int, give_way: GiveWay) -> None:
+        """Evaluate ``events`` after they happened, and charge what that costs.
 
-        That is where several such evaluations in a row cost more than what is never limited. What ``evaluate`` calls to
-        give way is no part of the cost.
+        That is the time on the CPU: what is evaluated here is arithmetic, which waits for nothing.
         """
-        away = 0.0
-
-        def rest() -> None:
-            nonlocal away
-            began = monotonic()
-            give_way()
-            away += monotonic() - began
-
-        began_on, _ = thread_usage() if self.expensive_in_a_row else (0.0, 0)  # of a suspect alone
-        started = monotonic()
-        evaluate(rest)
-        cost = monotonic() - started - away
-        if self.expensive_in_a_row and (on := thread_usage()[0]):
-            cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
+        began = thread_time()
+        evaluate(give_way)
+        cost = thread_time() - began
         self.seconds += cost
-        expensive = cost > COLD_CACHE_ALLOWANCE_SECONDS + CHEAP_SECONDS * count
-        self.expensive_in_a_row = self.expensive_in_a_row + 1 if expensive else 0
-        return self.expensive_in_a_row < MAX_EXPENSIVE_IN_A_ROW
+        self.account.charge_later(cost, events)
 
     def _suspend(self, now: float) -> None:
         """Suspend a reducing query, longer if the last suspension has just ended."""
@@ -191,8 +186,16 @@ class QueryStatus:
             self._resume()
         self._notify()
 
+    def defer(self, later: bool) -> None:
+        """Evaluate it after its events from now on, which the budget does not limit."""
+        self.deferred = later
+        if later and self.limited:
+            self.limited = False
+            self._notify()
+
     def withhold(self, number: int, now: float) -> None:
         """Count an event that the budget keeps from this query."""
+        self.pipeline.begin(partial=True)
         self.seen, self._withheld_at = number, now
         self._withheld += 1
         if not self.limited:

@@ -20,7 +20,7 @@ from looptap.agent.control.command_log import MAX_RECORDS
 from looptap.agent.handoff.history import History, HistoryBuffer
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.derived_query import DerivedQuery, evaluate_derived
+from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.errors import LimitReached
@@ -244,7 +244,7 @@ class DeclaredStreams:
             ended = monotonic()
             query.seconds += ended - started
             if query.derived:
-                evaluate_derived(query)
+                query.evaluate_derived()
                 ended = monotonic()
             started = ended
         return errors
