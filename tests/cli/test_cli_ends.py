@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -240,6 +241,15 @@ def test_what_a_command_said_ends_its_sentence():
     assert command.quoted_stderr() == " It said: no route to host."
 
 
+def test_the_names_of_events_are_listed(job, here):
+    code, out, err = here("names", "small")
+    assert (code, err) == (0, "")
+    assert "loss          float, the event" in out.splitlines()
+    assert "settings      dict, exposed" in out.splitlines()
+    rows = json.loads(here("names", "small", "--json")[1])
+    assert {"name": "step", "kind": "int", "shape": None, "dtype": "", "source": "the event"} in rows
+
+
 # ---------------------------------------------------------------- completion
 
 
@@ -247,7 +257,13 @@ def test_the_names_of_streams_are_completed(job):
     asked = type("Context", (), {"params": {"run": "small"}})
     assert completion.query_words(asked, "lo") == ["loss"]
     assert completion.stream_names(asked, "") == ["loss"]
-    assert completion.query_words(asked, "step, lo") == []
+
+
+def test_the_names_of_the_next_event_are_completed(job):
+    asked = type("Context", (), {"params": {"run": "small"}})
+    assert completion.query_words(asked, "step, lo") == ["step, loss"]
+    assert {"loss", "step", "event_number"} <= set(completion.query_words(asked, ""))
+    assert completion.query_words(asked, "loss.") == completion.query_words(asked, "model('lo") == []
 
 
 def test_completion_is_silent_where_there_is_nothing_to_complete(monkeypatch, tmp_path):

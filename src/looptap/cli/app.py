@@ -16,7 +16,7 @@ from looptap.cli.output import DONE, drop_output, version_line
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {"run": "runs"},
-    "Look": dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress", "streams", "modules"], "watching")
+    "Look": dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress", "names", "streams", "modules"], "watching")
     | dict.fromkeys(["stacks", "profile", "memory"], "diagnosing"),
     "Steer": dict.fromkeys(
         [

@@ -1,7 +1,8 @@
-"""What a shell completes: the names of runs, streams, controls and modules."""
+"""What a shell completes: names of runs, streams, events, controls and modules."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from looptap.client.run import Run
 
 ANSWER_TIMEOUT_SECONDS = 1.0
+"""Seconds that a run and its next event have to answer."""
+_NAME = re.compile(r"""(?:^|[^\w.'")\]])(?P<name>(?:[A-Za-z_][\w.-]*)?)$""")
 _MODULE = re.compile(r"""\b(activations|inputs|grads_of)\((?P<quote>['"])(?P<name>[\w.]*)$""")
 
 
@@ -44,20 +47,35 @@ def stream_names(ctx: Any, incomplete: str) -> list[str]:
 
 
 def query_words(ctx: Any, incomplete: str) -> list[str]:
-    """Return names of streams, or a query with names of modules.
+    """Return queries that begin so: with names of streams, events or modules.
 
-    >>> query_words(None, "step, los")
+    >>> query_words(None, "model('")
     []
     """
-    begun = _MODULE.search(incomplete)
-    if begun is None:
-        return stream_names(ctx, incomplete) if re.fullmatch(r"[\w.-]*", incomplete) else []
-    before, quote, name = incomplete[: begun.start("name")], begun["quote"], begun["name"]
+    if (begun := _MODULE.search(incomplete)) is not None:
+        after, of = f"{begun['quote']})", _modules
+    elif (begun := _NAME.search(incomplete)) is not None:
+        after, of = "", _names
+    else:
+        return []
+    before, name = incomplete[: begun.start("name")], begun["name"]
+    return [f"{before}{one}{after}" for one in _of_run(ctx, lambda run: of(run, before, name))]
 
-    def modules(run: Run) -> list[str]:
-        return [found for found, one in run.modules(name).items() if found.startswith(name) and not one.problem]
 
-    return [f"{before}{found}{quote})" for found in _of_run(ctx, modules)]
+def _modules(run: Run, before: str, name: str) -> list[str]:
+    return [found for found, one in run.modules(name).items() if found.startswith(name) and not one.problem]
+
+
+def _names(run: Run, before: str, name: str) -> list[str]:
+    """Return the names that the next event offers; for a first word, also streams."""
+    from looptap.client.estimates import commonest
+    from looptap.streams.errors import LooptapError
+
+    found = [] if before else [one.name for one in run.streams]
+    with contextlib.suppress(LooptapError):  # of a viewer; or there is no event
+        found += [one.name for one in run.scalars]
+        found += run.names(commonest(run), ANSWER_TIMEOUT_SECONDS)
+    return [one for one in dict.fromkeys(found) if one.startswith(name) and (one.isidentifier() or not before)]
 
 
 def _of_run(ctx: Any, names: Callable[[Run], list[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Queries of a run: `Run.stream`, `watch_function` and `skew`.
+"""Queries of a run: `Run.stream`, `ask`, `names`, `watch_function` and `skew`.
 
 What streams are made of is imported by the first query: a run that is only asked for facts, or controlled, starts
 without it, and without numpy.
@@ -25,6 +25,7 @@ from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_BYTES, DEFAULT_
 
 if TYPE_CHECKING:
     from looptap.client.ranks.rank_stream import RankStream
+    from looptap.client.streams.event_names import EventNames
     from looptap.client.streams.live import LiveStream
     from looptap.streams.stream.stream import Stream
 
@@ -200,6 +201,39 @@ def ask(
     with stream(run, query, count=n, history=False, **{"latency": "low", **options}) as answers:
         values = answers.wait(n, timeout)[:n]
     return values[0] if n == 1 else values
+
+
+def offered_names(run: RankHandle, /, on: str = "batch", timeout: float = COMMAND_SECONDS) -> EventNames:
+    """Return the names that the next event offers to queries.
+
+    Each has the name of its class (``kind``), of an array or a tensor the ``shape`` and ``dtype``, and its ``source``:
+    "the event" (its ``emit``), "exposed", "looptap", "the machine", or a function or module of a script. What a query
+    computes from them, and the functions that it may use, are in docs/queries.md.
+
+    Args:
+        on: The event type.
+        timeout: Seconds to wait for an event.
+
+    Raises NotAllowed for a viewer, and StreamTimeout if there is no event.
+
+    >>> import threading
+    >>> from looptap.testing import pair
+    >>> agent, run = pair("doctest")
+    >>> over = threading.Event()
+    >>> def loop():
+    ...     while not over.wait(0.001):
+    ...         agent.emit("batch", step=3, loss=0.5)
+    >>> thread = threading.Thread(target=loop)
+    >>> thread.start()
+    >>> offered = run.names()
+    >>> over.set()
+    >>> thread.join()
+    >>> offered["loss"].kind, offered["loss"].source
+    ('float', 'the event')
+    """
+    from looptap.client.streams.event_names import OFFER, EventNames
+
+    return EventNames.of(ask(run, OFFER, on=on, timeout=timeout))
 
 
 def watch_function(

@@ -271,6 +271,7 @@ class Run:
 
     stream = forwarded("", query.stream)
     ask = forwarded("", query.ask)
+    names = forwarded("", query.offered_names)
     watch_function = forwarded("", query.watch_function)
     skew = forwarded("", query.skew)
 

@@ -94,7 +94,19 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "began", "coming", "elsewhere", "find", "home", "nowhere", "unknown", "varying")
+    __slots__ = (
+        "_found",
+        "_names",
+        "began",
+        "coming",
+        "elsewhere",
+        "find",
+        "home",
+        "nowhere",
+        "place",
+        "unknown",
+        "varying",
+    )
 
     def __init__(
         self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]
@@ -114,6 +126,8 @@ class FoundObservables(dict[str, Any]):
         """Returns how to read what an object in sight has by an absent name, as ``self.epoch``; or nothing."""
         self.home: Callable[[str], str | None] = _nothing_like
         """Returns the function of the job whose variable an absent name is, if any."""
+        self.place: Callable[[str], str] = _nothing_like
+        """Returns the function or the module of the job that has a name; nothing for what looptap knows itself."""
         self.varying: frozenset[str] = frozenset()
         """Names that some events of this type have and others do not: a query passes over those."""
 
@@ -143,7 +157,7 @@ class FoundObservables(dict[str, Any]):
         super().clear()
         self._found.clear()
         self.find, self._names = _find_nothing, tuple
-        self.elsewhere = self.home = _nothing_like
+        self.elsewhere = self.home = self.place = _nothing_like
 
 
 def _find_nothing(name: str) -> Any:
@@ -244,6 +258,10 @@ class Event:
     def __looptap_names__(self) -> set[str]:
         return {*self.__dict__, *self._source.exposed, *self._source.machine}
 
+    def __looptap_passed__(self) -> Mapping[str, Any]:
+        """Return what the job passed to the event; of a script, what was read of it."""
+        return self.__dict__
+
     def __looptap_held__(self, name: str) -> Any:
         """Return what stands outside of the event under this name; None if nothing."""
         exposed = self._source.exposed
@@ -308,6 +326,9 @@ class LazyEvent(Event):
 
     def __looptap_names__(self) -> set[str]:
         return {*super().__looptap_names__(), *self._lazies}
+
+    def __looptap_passed__(self) -> Mapping[str, Any]:
+        return {**self._lazies, **self.__dict__}
 
     def __looptap_shown__(self) -> tuple[dict[str, Any], ...]:
         return (*super().__looptap_shown__(), self._lazies)

@@ -18,6 +18,7 @@ import numpy as np
 
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.harmless import known
+from looptap.streams.observables import observables
 from looptap.streams.proving import calls  # noqa: F401 - it gives rewritten code its operations
 from looptap.streams.proving.probing import probe
 from looptap.streams.values.checks import HELPERS
@@ -50,6 +51,7 @@ def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     space.update({"operator": operator, "collections": collections, "heapq": heapq, "np": np, "numpy": np})
     space.update({name: spec.plain for name, spec in REDUCERS.items()})
     space.update({"accumulate": itertools.accumulate, "ema": ema, "probe": probe, **HELPERS, **OUTSIDE})
+    space["observables"] = observables
     space.update(extra or {})
     if "torch" in sys.modules:
         space["torch"] = sys.modules["torch"]

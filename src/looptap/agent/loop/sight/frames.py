@@ -171,6 +171,14 @@ def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
         yield from [(name, value) for name, value in [*space.items()] if not name.startswith("__")]
 
 
+def place_of(frame: FrameType | None, name: str) -> str:
+    """Return the function, or else the module, that has a name in sight; or nothing."""
+    for one in outward(frame):
+        if variables_in(one, (name,)):
+            return str(getattr(one.f_code, "co_qualname", one.f_code.co_name))
+    return next((str(space.get("__name__")) for space in _globals(frame) if name in space), "")
+
+
 def is_argument(frame: FrameType | None, name: str) -> bool:
     """Return True if the nearest variable of that name is an argument."""
     for one in outward(frame):

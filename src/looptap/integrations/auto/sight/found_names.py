@@ -110,7 +110,7 @@ class ScriptNames:
         self._values, self._frame, self._at_backward, self._ended = values, frame, at_backward, ended
         self.found = found = FoundObservables({}, self._find, self._names)
         """The observables of the event."""
-        found.elsewhere, found.home = self._path_to, self._home_of
+        found.elsewhere, found.home, found.place = self._path_to, self._home_of, self._place_of
 
     def _find(self, name: str) -> Any:
         found, values = self.found, self._values
@@ -184,3 +184,6 @@ class ScriptNames:
 
     def _home_of(self, name: str) -> str | None:
         return frames.home_of(self._frame, name)
+
+    def _place_of(self, name: str) -> str:
+        return "" if name in self._values.names else frames.place_of(self._frame, name)

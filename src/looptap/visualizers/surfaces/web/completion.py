@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 from looptap.streams.aggregations.registry import REDUCERS as QUERY_REDUCERS
@@ -14,8 +13,6 @@ from looptap.visualizers.surfaces.web.expressions import FUNCTIONS, REDUCERS, Re
 from looptap.visualizers.surfaces.web.run_shelf import is_live
 from looptap.visualizers.surfaces.web.stream_requests import OPERATOR, readable
 
-NAMES_QUERY = "lambda e: sorted(e.__looptap_names__())"
-"""Asks an event for the names of its observables."""
 _NAMES_TIMEOUT_SECONDS = 1.5
 _MAX_WORDS_COUNT = 2_000
 
@@ -25,7 +22,7 @@ def words_of(run: Any, on: str) -> list[dict[str, str]]:
     streams = list(readable(run).items())
     found = [_word(name, "stream", ", ".join(fields)) for name, fields in streams]
     if is_live(run) and run.role == OPERATOR:
-        found += [_word(name, "observable", f"of {on or 'batch'}") for name in observables(run, on or "batch")]
+        found += [_word(name, "observable", meaning) for name, meaning in observables(run, on or "batch").items()]
         found += [_word(name, "observable", "of every event") for name in BUILT_IN]
         found += [_word(name, "reducer", "over the events of a window") for name in QUERY_REDUCERS]
         found += [_word(name, "helper", _meaning(helper)) for name, helper in HELPERS.items()]
@@ -37,19 +34,16 @@ def words_of(run: Any, on: str) -> list[dict[str, str]]:
     return list({word["word"]: word for word in reversed(found)}.values())[::-1][:_MAX_WORDS_COUNT]
 
 
-def observables(run: Any, on: str) -> list[str]:
-    """Return the names that the next event of a type has; none if none comes soon."""
-    found = []
+def observables(run: Any, on: str) -> dict[str, str]:
+    """Return the names that events of a type have, and what each is.
+
+    Those of the next event if one comes soon; else those that have a history.
+    """
+    found: dict[str, str] = {}
     with contextlib.suppress(LooptapError, TimeoutError):
-        found = [one.name for one in run.scalars if one.on == on]
-        stream = run.stream(NAMES_QUERY, on=on)
-        try:
-            names = stream.wait(1, timeout=_NAMES_TIMEOUT_SECONDS)[0]
-        finally:
-            stream.detach()
-        if isinstance(names, Iterable):
-            found += [str(name) for name in names]
-    return list(dict.fromkeys(found))
+        found = {one.name: f"of {on}" for one in run.scalars if one.on == on}
+        found |= {name: str(one) for name, one in run.names(on, _NAMES_TIMEOUT_SECONDS).items()}
+    return found
 
 
 def _meaning(helper: Any) -> str:
