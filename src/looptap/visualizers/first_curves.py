@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from looptap.streams.counts import counts
-from looptap.visualizers.charts.schemas import x_of
+from looptap.visualizers.charts.reading.schemas import x_of
 
 SPEED = "events_per_second"
 """The name of the speed of a type of events in `Run.scalars`."""

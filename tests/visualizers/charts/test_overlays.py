@@ -10,8 +10,8 @@ import pytest
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.visualizers.charts.chart import IncompatibleStreams
-from looptap.visualizers.charts.reading.scales import MAX_SCALE_RATIO
 from looptap.visualizers.charts.registry import KINDS
+from looptap.visualizers.charts.scales import MAX_SCALE_RATIO
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.with_matplotlib import draw, new_figure
 from looptap.visualizers.drawing.backends.with_plotly import figure_of

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.counts import count_of, counts
-from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.reading.dates import dated, moment
 from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
 from looptap.visualizers.charts.reading.labels import made_by
-from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of, stacked
 from looptap.visualizers.charts.reading.points import is_few_rows, is_row, paired, scattered
+from looptap.visualizers.charts.reading.sheets import axes_of, is_picture, sheet_of, stacked
 from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.data.numbers import as_array, describe, has_numbers, is_array, is_number
 

@@ -16,7 +16,7 @@ import numpy as np
 from looptap.visualizers.charts.base import FIXED_UNITS, LABEL, VALUE
 from looptap.visualizers.charts.legends import label_of_stream
 from looptap.visualizers.charts.reading.emptiness import ODD
-from looptap.visualizers.charts.reading.scales import far_from_first, on_a_log_axis, on_two_axes
+from looptap.visualizers.charts.scales import far_from_first, on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.picture import Across, Axis, Band, Bars, Line, Mark, Points, Side

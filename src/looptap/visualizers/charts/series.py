@@ -13,11 +13,11 @@ from looptap.streams.stream.state_and_cost import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
 from looptap.streams.text import cut
-from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import FRAME, ChartKind
 from looptap.visualizers.charts.choice import Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
 from looptap.visualizers.charts.legends import label_of_stream
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.reading.dates import dated
 from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS

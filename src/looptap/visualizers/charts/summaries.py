@@ -11,8 +11,8 @@ import numpy as np
 from looptap.client.line_figures import largest_is_best
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.stream import Stream
-from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.legends import label_of, run_of
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.data.numbers import MISSING, Floats, in_floats, missing, number
 from looptap.visualizers.data.words import shown
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.kinds.lines import LineChart, breaks_of, broken
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import describe
 from looptap.visualizers.data.sample_buffer import thinned

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from looptap.streams.counts import count_of, unit_of
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import EVENT, MAX_LEADING_COLUMNS, NUMBER, RANK, TIME, WALL, Over, over
 from looptap.visualizers.charts.base import APPEND, VALUE, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.legends import label_of_stream, run_of
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.reading.counting import XWatch
 from looptap.visualizers.charts.reading.emptiness import ODD
 from looptap.visualizers.charts.series import Series

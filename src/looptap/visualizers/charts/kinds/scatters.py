@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.base import APPEND, FRAME, POSITION, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.reading.pixels import pixels
 from looptap.visualizers.charts.reading.points import LABELS, Scattered, paired, scattered
 from looptap.visualizers.charts.series import Series

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from looptap.visualizers.charts.reading.pictured import is_picture
+from looptap.visualizers.charts.reading.sheets import is_picture
 from looptap.visualizers.data.numbers import has_numbers, is_array, is_number
 
 _MAX_DEPTH = 4

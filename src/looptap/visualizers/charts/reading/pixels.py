@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.values.described import Image
-from looptap.visualizers.charts.reading.pictured import CHANNEL_COUNTS, axes_of, channels_last, is_picture, sheet_of
+from looptap.visualizers.charts.reading.sheets import CHANNEL_COUNTS, axes_of, channels_last, is_picture, sheet_of
 from looptap.visualizers.data.numbers import describe, is_array
 
 Pixels: TypeAlias = NDArray[np.uint8]

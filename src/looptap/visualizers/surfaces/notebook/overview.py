@@ -18,7 +18,7 @@ from looptap.client.session.vitals import moving
 from looptap.client.streams.live import LiveStream
 from looptap.streams.durations import short_time
 from looptap.streams.errors import LooptapError
-from looptap.visualizers.charts import schemas
+from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves, has_gradient_norm
 from looptap.visualizers.plot import Plot
