@@ -1,4 +1,4 @@
-"""Writes docs/wire.md and the tables of docs/training.md, for `make docs`.
+"""Writes docs/wire.md and tables of training.md and charts.md, for `make docs`.
 
 tests/docs/test_reference_pages.py compares the pages with what this makes.
 """
@@ -20,6 +20,9 @@ from looptap.training.echoing import Echo
 from looptap.training.prioritized import Prioritized
 from looptap.training.progress import Progress
 from looptap.training.selection import Selection
+from looptap.visualizers.charts.choice import READINGS
+from looptap.visualizers.charts.reading.table import TABLE
+from looptap.visualizers.charts.registry import KINDS
 
 DOCS = Path(__file__).parent
 
@@ -181,7 +184,35 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-PAGES = {DOCS / "wire.md": wire_page, DOCS / "training.md": training_page}
+# ---------------------------------------------------------------- charts
+
+CHARTS = DOCS / "charts.md"
+EACH_VALUE = {
+    ("text", "append"): "a line", ("table", "append"): "a row", "append": "a point", "frame": "a picture",
+}  # fmt: skip
+"""What a value is, by the kind of its chart and the mode."""
+
+
+def charts_page() -> str:
+    """Return docs/charts.md with the tables of the code."""
+    readings = [_row(one.what, one.drawn) for one in READINGS]
+    charts = []
+    for one in TABLE:
+        mode = one.mode or KINDS[one.kind].modes[0]
+        is_value = EACH_VALUE.get((one.kind, mode), EACH_VALUE[mode])
+        charts.append(_row(one.what, f"`{one.kind}`" + (f": {one.how}" if one.how else ""), is_value))
+    text = _with_table(CHARTS.read_text(), _row("value", "what is drawn of it"), readings)
+    return _with_table(text, _row("first value", "chart", "each value is"), charts)
+
+
+def _with_table(text: str, titles: str, rows: list[str]) -> str:
+    """Return a page with other rows in the table with these titles."""
+    before, old = text.split(f"{titles}\n")
+    rule, *_ = old.split("\n", 1)
+    return "\n".join([f"{before}{titles}", rule, *rows, ""]) + old[old.index("\n\n") + 1 :]
+
+
+PAGES = {DOCS / "wire.md": wire_page, DOCS / "training.md": training_page, CHARTS: charts_page}
 
 
 if __name__ == "__main__":

@@ -253,6 +253,20 @@ def test_the_user_comes_before_the_object_and_the_object_before_its_shape():
     assert choose(Broken([1.0])).kind == "curve"
 
 
+def test_the_hint_of_a_value_comes_before_what_is_nested_in_it():
+    class Nested(dict):
+        __looptap_chart__ = "text"
+
+    assert choose(Nested(train={"loss": 1.0})).kind == "text"
+
+
+def test_texts_in_arrays_beside_numbers_are_a_table():
+    texts = np.array([["a", "b", "c"]] * 3)
+    for value in ((1.0, texts), (1.0, texts[None]), {"n": 1.0, "texts": texts}, [(1.0, texts[None])]):
+        assert choose(value).kind == "table"
+        assert any(isinstance(mark, Table) for mark in drawn([value]).marks)
+
+
 def test_an_unknown_chart_is_an_error_that_lists_those_that_there_are():
     with pytest.raises(ValueError, match=r"no chart 'histogramm'; there are line, .* Did you mean 'histogram'"):
         choose(1, chart="histogramm")

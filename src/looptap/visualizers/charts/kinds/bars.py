@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.base import APPEND, LABEL, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import is_point
+from looptap.visualizers.charts.reading.forms import form_of
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.data.numbers import describe, floats, number
@@ -36,7 +37,7 @@ class BarsChart(Chart):
         """Add (label, number) values: the newest number of a label counts."""
         found = {}
         for value in new.values:
-            if not isinstance(value, tuple | list) or len(value) != 2 or not is_point(value) or value[0] is None:
+            if not re.fullmatch(r"\([ns][ns-]\)", form_of(value)):
                 raise TypeError(f"expected (str, number), got {describe(value)}")
             found[str(value[0])[:_MAX_LABEL_CHARACTERS]] = number(value[1])
         self._merge(series, series.data.setdefault("bars", {}), found)

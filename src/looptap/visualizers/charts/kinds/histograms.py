@@ -10,7 +10,7 @@ import numpy as np
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts.base import FRAME, VALUE, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.choice import is_histogram
+from looptap.visualizers.charts.reading.forms import is_histogram
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, floats, scalars
 from looptap.visualizers.data.sample_buffer import SampleBuffer

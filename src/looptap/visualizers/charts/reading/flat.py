@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from looptap.visualizers.charts.reading.sheets import is_picture
-from looptap.visualizers.data.numbers import has_numbers, is_array, is_number
+from looptap.visualizers.charts.reading.forms import is_numeric_array, is_picture, named_parts
+from looptap.visualizers.data.numbers import is_number
 
 _MAX_DEPTH = 4
 _MAX_TUPLE_ITEMS = 8
+
+Path: TypeAlias = tuple[str, ...]
+"""The names under which a number is found in a nested value."""
 
 
 def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
@@ -26,59 +30,30 @@ def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
     >>> flattened((7, (0.1, 0.01)), ("step", "lr"))
     {'step': 7, 'lr.0': 0.1, 'lr.1': 0.01}
     """
-    if isinstance(value, Mapping):
-        parts = [(str(name), part) for name, part in value.items()]
-    elif isinstance(value, tuple) and len(names) == len(value):
-        parts = list(zip(names, value, strict=True))
-    else:
-        return None
-    nested = [part for _, part in parts if _named(part)]
+    parts = named_parts(value, names)
+    dicts = [name for name, part in parts if _is_named(part)]
     if any(is_number(part) for _, part in parts):  # `step, lr(optimizer)` of several groups
-        parts = [(name, dict(enumerate(part)) if _few_numbers(part) else part) for name, part in parts]
-    if not any(_named(part) for _, part in parts):
+        parts = [(name, dict(enumerate(part)) if _is_few_numbers(part) else part) for name, part in parts]
+    if not any(_is_named(part) for _, part in parts) or (isinstance(value, tuple) and "" in dict(parts)):
         return None
-    alone = isinstance(value, tuple) and len(nested) == 1
-    found: dict[str, Any] = {}
-    for name, part in parts:
-        for inner, number in _numbers(part, 0):
-            key = inner if alone and inner and part is nested[0] else f"{name}.{inner}" if inner else name
-            found[key if key not in found else f"{name}.{inner}"] = number
+    found = {path: part for name, part in parts for path, part in _leaves(part, (name,))}
+    only = dicts[0] if isinstance(value, tuple) and len(dicts) == 1 else None
+    short = {path: path[1:] if path[0] == only else path for path in found}
+    uses = Counter(short.values())
+    names = [".".join(filter(None, path if uses[brief] > 1 else brief)) for path, brief in short.items()]
+    plain = dict(zip(names, found.values(), strict=True))
     if all(part is None or is_number(part) for part in found.values()):
-        return found
-    plain = all(isinstance(part, Mapping) for part in nested)  # a tuple of arrays may be a histogram
-    return found if plain and all(map(_is_array, found.values())) else None
+        return plain
+    arrays = all(map(_is_array, found.values()))
+    rows = any(isinstance(part, tuple) for _, part in parts)  # of which one may be a histogram
+    return plain if arrays and not rows else None
 
 
 def named_arrays(value: Any, names: Sequence[str]) -> dict[str, Any] | None:
     """Return a tuple of arrays with names as a dict; None for any other value."""
-    if not isinstance(value, tuple) or not value or len(names) != len(value):
+    if not isinstance(value, tuple) or not 0 < len(value) == len(names) == len(set(names)):
         return None
-    found = dict(zip(names, value, strict=True))
-    return found if len(found) == len(value) and all(map(_is_array, value)) else None
-
-
-def _is_array(part: Any) -> bool:
-    return is_array(part) and len(part.shape) > 0 and has_numbers(part)
-
-
-def _few_numbers(value: Any) -> bool:
-    """Return whether a part is a plain tuple of a few numbers."""
-    return type(value) is tuple and 1 < len(value) <= _MAX_TUPLE_ITEMS and all(map(is_number, value))
-
-
-def _named(value: Any) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, tuple) and bool(getattr(value, "_fields", ())))
-
-
-def _numbers(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers of a value by their path; "" for a number itself."""
-    if not _named(value) or depth == _MAX_DEPTH:
-        yield "", value
-        return
-    items = value.items() if isinstance(value, Mapping) else zip(value._fields, value, strict=True)
-    for name, part in items:
-        for inner, number in _numbers(part, depth + 1):
-            yield f"{name}.{inner}" if inner else str(name), number
+    return dict(zip(names, value, strict=True)) if all(map(_is_array, value)) else None
 
 
 def dataclass_fields(value: Any) -> dict[str, Any] | None:
@@ -86,3 +61,25 @@ def dataclass_fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, type) or not dataclasses.is_dataclass(value) or is_picture(value):
         return None
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _is_array(part: Any) -> bool:
+    return is_numeric_array(part) and len(part.shape) > 0
+
+
+def _is_few_numbers(value: Any) -> bool:
+    """Return whether a part is a plain tuple of a few numbers."""
+    return type(value) is tuple and 1 < len(value) <= _MAX_TUPLE_ITEMS and all(map(is_number, value))
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, tuple) and bool(getattr(value, "_fields", ())))
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield the parts of a nested value with their paths."""
+    if not _is_named(value) or len(path) > _MAX_DEPTH:
+        yield path, value
+        return
+    for name, part in named_parts(value):
+        yield from _leaves(part, (*path, name))

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.values.described import Image
-from looptap.visualizers.charts.reading.sheets import CHANNEL_COUNTS, axes_of, channels_last, is_picture, sheet_of
+from looptap.visualizers.charts.reading.forms import is_picture
+from looptap.visualizers.charts.reading.image_axes import CHANNEL_COUNTS, axes_of, channels_last
+from looptap.visualizers.charts.reading.sheets import sheet_of
 from looptap.visualizers.data.numbers import describe, is_array
 
 Pixels: TypeAlias = NDArray[np.uint8]

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from looptap.visualizers.data.numbers import Floats, floats, is_array, is_number
+from looptap.visualizers.charts.reading.forms import is_numeric_array, named_parts
+from looptap.visualizers.data.numbers import Floats, floats, is_array, is_number, number
 
-LABELS = ("label", "labels", "target", "targets", "class", "classes", "cls", "category", "color", "kind", "group")
+LABELS = frozenset((
+    "label", "labels", "target", "targets", "class", "classes", "cls", "category", "color", "kind", "group",
+))  # fmt: skip
 """Names of what colours the points of a scatter."""
-IMAGES = ("image", "images", "img", "thumbnail", "picture")
-"""Names of the samples that points stand for."""
 _MAX_ROWS, _MIN_ROW_RATIO = 8, 64  # of an array whose rows are lines, and of its columns to its rows
-_TITLES = (("x", "y"), ("x", "y", "z"))
 
 
 class Scattered(NamedTuple):
@@ -23,7 +23,6 @@ class Scattered(NamedTuple):
     points: Floats
     labels: tuple[str, ...] = ()
     images: tuple[Any, ...] = ()
-    titles: tuple[str, ...] = ("x", "y", "z")
 
 
 def scattered(value: Any, names: Sequence[str] = ()) -> Scattered | None:
@@ -36,18 +35,13 @@ def scattered(value: Any, names: Sequence[str] = ()) -> Scattered | None:
     >>> scattered((np.zeros((2, 2)), [7, 3])).labels
     ('7', '3')
     """
-    if isinstance(value, list):
-        rows = [fields for row in value if (fields := _fields(row))]
-        if not rows or len(rows) < len(value) or any(row.keys() != rows[0].keys() for row in rows):
-            return None
-        return _of_columns({name: [row[name] for row in rows] for name in rows[0]})
-    if (fields := _fields(value)) is None and isinstance(value, tuple) and len(names) == len(value):
-        fields = {name.lower(): part for name, part in zip(names, value, strict=True)}
-    if fields and (found := _of_columns(fields)):
-        return found
-    if isinstance(value, tuple) and 2 <= len(value) <= 3:
-        return _of_parts(value, names)
-    return _of_parts(tuple(fields.values()), tuple(fields)) if fields and len(fields) in (2, 3) else None
+    if not isinstance(value, list):
+        parts = [(name.lower(), part) for name, part in named_parts(value, names)]
+        return _of_columns(dict(parts)) or _of_parts(parts)
+    rows = [{name.lower(): part for name, part in named_parts(row)} for row in value]
+    if not rows or any(row.keys() != rows[0].keys() for row in rows):
+        return None
+    return _of_columns({name: [row[name] for row in rows] for name in rows[0]})
 
 
 def paired(value: Any) -> Floats | None:
@@ -70,69 +64,57 @@ def is_few_rows(array: Any) -> bool:
 
 def is_row(value: Any, names: Sequence[str]) -> bool:
     """Return whether one value is a point with x, y and a label, by its names."""
-    plain = tuple(name.lower() for name in names)
-    if plain[:2] != ("x", "y") or len(plain) != 3 or plain[2] not in LABELS:
+    known, parts = [name.lower() for name in names], named_parts(value)
+    if known[:2] != ["x", "y"] or len(known) != 3 or len(parts) != 3:
         return False
-    parts = tuple(value.values()) if isinstance(value, Mapping) else value
-    return isinstance(parts, tuple) and is_number(parts[0]) and is_number(parts[1])
-
-
-def _fields(row: Any) -> dict[str, Any] | None:
-    """Return the parts of a dict or a row with names, by the names in lower case."""
-    if isinstance(row, Mapping):
-        return {str(name).lower(): part for name, part in row.items()}
-    names = getattr(row, "_fields", ()) if isinstance(row, tuple) else ()
-    return {name.lower(): part for name, part in zip(names, row, strict=True)} if names else None
+    return known[2] in LABELS and is_number(parts[0][1]) and is_number(parts[1][1])
 
 
 def _of_columns(columns: Mapping[str, Any]) -> Scattered | None:
     titles = tuple(name for name in ("x", "y", "z") if name in columns)
-    if titles not in _TITLES:
-        return None
     parts = [_column(columns[name]) for name in titles]
-    if any(part is None or part.shape != parts[0].shape for part in parts):  # type: ignore[union-attr]  # not None
+    known = [part for part in parts if part is not None and part.shape == getattr(parts[0], "shape", None)]
+    if titles[:2] != ("x", "y") or len(known) < len(titles):
         return None
-    points = np.stack([part for part in parts if part is not None], axis=1)
-    return _with(points, [(name, columns[name]) for name in columns if name not in titles], titles)
+    more = [(name, part) for name, part in columns.items() if name not in titles]
+    return _with(np.stack(known, axis=1), more)
 
 
-def _of_parts(parts: Sequence[Any], names: Sequence[str]) -> Scattered | None:
+def _of_parts(parts: Sequence[tuple[str, Any]]) -> Scattered | None:
     """Return points (n, 2 or 3) and n labels, images, or both."""
-    points, *more = parts
-    if not is_array(points) or len(points.shape) != 2 or points.shape[1] not in (2, 3):
+    if len(parts) not in (2, 3) or not is_numeric_array(parts[0][1]):
         return None
-    known = list(names) if len(names) == len(parts) else [""] * len(parts)
-    if not all(_per_point(part, points.shape[0]) for part in more):
+    points = floats(parts[0][1])
+    return _with(points, parts[1:]) if points.ndim == 2 and points.shape[1] in (2, 3) else None
+
+
+def _with(points: Floats, more: Sequence[tuple[str, Any]]) -> Scattered | None:
+    """Return points with their labels and images; None if some have neither."""
+    if not all(_counts(part, len(points)) for _, part in more):
         return None
-    return _with(floats(points), list(zip(known[1:], more, strict=True)), ("x", "y", "z")[: points.shape[1]])
+    flat = [(name, part) for name, part in more if _is_flat(part)]
+    labels: Any = next((part for name, part in flat if name in LABELS), flat[0][1] if flat else ())
+    images: Any = next((part for _, part in more if not _is_flat(part)), ())
+    texts = map(_text, labels.tolist() if is_array(labels) else labels)
+    return Scattered(points, tuple(texts), tuple(images))
 
 
-def _with(points: Floats, more: Sequence[tuple[str, Any]], titles: tuple[str, ...]) -> Scattered | None:
-    labels: tuple[str, ...] = ()
-    images: tuple[Any, ...] = ()
-    for name, part in more:
-        if not _per_point(part, len(points)):
-            return None
-        flat = len(part.shape) == 1 if is_array(part) else not any(map(is_array, part[:1]))
-        if flat and (not labels or name in LABELS):
-            labels = tuple(map(_text, part.tolist() if is_array(part) else part))
-        elif not flat and not images:
-            images = tuple(part)
-    return Scattered(points, labels, images, titles)
+def _counts(part: Any, count: int) -> bool:
+    """Return whether a part has something for each of ``count`` points."""
+    return (isinstance(part, list | tuple) or (is_array(part) and len(part.shape) > 0)) and len(part) == count
 
 
-def _per_point(part: Any, count: int) -> bool:
-    return (is_array(part) and len(part.shape) > 0 and part.shape[0] == count) or (
-        isinstance(part, list | tuple) and len(part) == count
-    )
+def _is_flat(part: Any) -> bool:
+    """Return whether a part has a number or text for each point, no picture."""
+    return len(part.shape) == 1 if is_array(part) else not any(map(is_array, part[:1]))
 
 
 def _column(part: Any) -> Floats | None:
-    if is_array(part) and len(part.shape) == 1 and str(part.dtype)[:1] not in "<SUO":
+    """Return an array, or a list of numbers and None, as numbers; None for the rest."""
+    if is_numeric_array(part) and len(part.shape) == 1:
         return floats(part)
-    if isinstance(part, list) and part and all(one is None or is_number(one) for one in part):
-        return np.array([np.nan if one is None else float(one) for one in part])
-    return None
+    numbers = isinstance(part, list) and bool(part) and all(one is None or is_number(one) for one in part)
+    return np.array(list(map(number, part))) if numbers else None
 
 
 def _text(label: Any) -> str:
