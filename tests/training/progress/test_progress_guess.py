@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from functools import partial
 
 import pytest
 import warm
@@ -14,9 +15,9 @@ from tqdm import tqdm
 
 import looptap
 from looptap.cli import main
-from looptap.cli.commands.watching.bar_guess import ONE_PASS, BarReports
-from looptap.cli.commands.watching.guess import EpochPlace, GuessedReports, counted
+from looptap.cli.commands.watching.guess import ONE_PASS, Guess, Passed, bar_place, counted, guess_of
 from looptap.client.estimates import said
+from looptap.integrations.tee.bars import outer_bar
 from looptap.testing import pair, parts_of
 
 JOB = """
@@ -206,7 +207,8 @@ def test_the_bar_of_tqdm_around_a_loop_is_a_guess(directory, tmp_path, capsys, l
 def test_a_bar_that_began_before_counts_from_its_beginning():
     agent, run = pair("bar")
     bar = tqdm(total=1000, initial=100, file=io.StringIO(), mininterval=0)
-    reports = BarReports(run, "batch", math.inf, 0.0)
+    stream = run.stream(outer_bar, on="batch", throttle=0.5)
+    reports = Guess(stream, "batch", partial(bar_place, first_event=math.inf), 0.0)
     bar.start_t -= 100.0  # so long ago
     bar.update(100)
     agent.emit("batch")
@@ -231,7 +233,7 @@ def test_epochs_whose_history_begins_late_are_taken_for_done_as_far_as_they_coun
     agent.emit("batch", **{"trainer/epoch": 14})
     what = counted(run)
     assert what.name == "e['trainer/epoch']"
-    reports = GuessedReports(run, what, 0.0)
+    reports = guess_of(run, 0.0)
     report = None
     for step in range(700, 820):
         now[0] += 2.0
@@ -259,7 +261,7 @@ def test_a_guess_uses_the_estimator_with_the_times_of_the_events(config, carried
     agent.emit("batch", **carried(0))
     what = counted(run)
     assert what is not None
-    reports = GuessedReports(run, what, 0.0)
+    reports = guess_of(run, 0.0)
     report = None
     for step in range(1, 400):
         now[0] += 2.0
@@ -281,5 +283,5 @@ def test_a_run_that_does_not_say_where_it_ends_has_no_guess():
 
 
 def test_parts_of_an_epoch_count_once_its_events_are_known():
-    place = EpochPlace()
-    assert [place.done(1 + event // 4, event) for event in range(9)] == [0, 0, 0, 0, 1, 1.25, 1.5, 1.75, 2]
+    epochs = Passed()
+    assert [epochs.at(1 + event // 4, event) for event in range(9)] == [0, 0, 0, 0, 1, 1.25, 1.5, 1.75, 2]

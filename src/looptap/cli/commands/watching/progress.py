@@ -7,13 +7,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Option
 
-from looptap.cli.commands.watching.bar_guess import bar_reports
-from looptap.cli.commands.watching.guess import Guess, GuessedReports, counted
+from looptap.cli.commands.watching.guess import Guess, guess_of
 from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import RunName, TimeSpan, Wait, time_of, whole
 from looptap.cli.output import DONE, complain, say
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STILL_SECONDS = 5.0
 """Seconds without an event after which a note is shown."""
 _NOTICE_AFTER_SECONDS = 3.0  # after which a note says what it waits for
+_POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks for a report
 
 
 def main(
@@ -77,95 +78,83 @@ def main(
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
     """
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-    with attached(run, follow=False, wait=wait) as job:
+    wrong = ""
+    with attached(run, follow=False, wait=wait) as job, suppress(KeyboardInterrupt):
         stream = _guessed(job, name, every) or reports(job, name, on, every)
-        try:
-            wrong = _follow(job, stream, name, count, as_json, every, deadline)
-            return complain(wrong) if wrong else DONE  # printed below the final bar
-        except KeyboardInterrupt:
-            return DONE
+        with _display(job, as_json) as display:
+            wrong = _follow(job, stream, display, name, count, every, deadline)
+    return complain(wrong) if wrong else DONE  # printed below the final bar
 
 
 def _guessed(run: Run, name: str, every: float) -> Guess | None:
     """Return guesses for a job that exposes no `Progress`, but says where it ends."""
-    if name != "progress" or run.role == VIEWER or f"{name}.epochs" in run.controls:
-        return None
-    what = counted(run)
-    return bar_reports(run, every) if what is None else GuessedReports(run, what, every)
+    exposed = name != "progress" or run.role == VIEWER or f"{name}.epochs" in run.controls
+    return None if exposed else guess_of(run, every)
+
+
+def _display(run: Run, as_json: bool) -> ProgressView | ProgressLines:
+    if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return ProgressLines(run.id, as_json)
+    return ProgressView(run.id)
 
 
 def _follow(
-    run: Run, stream: Reports, name: str, count: int | None, as_json: bool, every: float, deadline: float
-) -> str:
-    """Show reports on a terminal or as lines; return what went wrong, if anything."""
-    if not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        from rich.console import Console
-        from rich.live import Live
-
-        view = ProgressView(run.id)
-        with Live(view, console=Console(highlight=False), refresh_per_second=4):
-            return _looked(run, stream, name, count, as_json, every, deadline, view)
-    return _looked(run, stream, name, count, as_json, every, deadline, None)
-
-
-def _looked(
     run: Run,
     stream: Reports,
+    display: ProgressView | ProgressLines,
     name: str,
     count: int | None,
-    as_json: bool,
     every: float,
     deadline: float,
-    view: ProgressView | None,
 ) -> str:
     """Show reports until the run ends; return what went wrong, if anything."""
-    number, looks, begun, asked, shown, still = 0, 0, False, time.monotonic(), -math.inf, ""
-    exported = run.role == VIEWER  # its reports may come more often than requested
-    while True:
+    shown, notice = 0, time.monotonic() + _NOTICE_AFTER_SECONDS
+    for records in _polled(stream, every, exported=run.role == VIEWER):
+        for record in records:
+            if not is_report(record.value):
+                return _nothing(run, name, stream)
+            display.show(record)
+            shown += 1
+            if shown == count:
+                return ""
+        if stream.state != "live":
+            continue  # a last look
+        if stream.error_count or stream.traceback:
+            return _nothing(run, name, stream)
+        still = _still(run)
+        if time.monotonic() > deadline:
+            return _late(run, shown, count, still)
+        waits = not shown and time.monotonic() > notice
+        display.wait(still, f"waiting for an event {stream.on!r} of {run.id}" * waits)
+    display.end(stream)
+    if stream.state != "failed":
+        return ""
+    return f"{stream.title} failed: {stream.reason}" if shown else _nothing(run, name, stream)
+
+
+def _polled(stream: Reports, every: float, exported: bool) -> Iterator[list[Record]]:
+    """Yield what is new, many times a second, until the stream is over.
+
+    Reports that are ``exported`` may come more often than requested: of these only the newest, when one is due.
+    """
+    number, due, over = 0, -math.inf, False
+    while not over:
         over = stream.state != "live"  # read before the records, so that the last ones are seen
         records = stream.records_after(number)
         if exported:
-            records = records[-1:] if over or time.monotonic() - shown >= every else []
-        for record in records:
-            number, shown = record.number, time.monotonic()
-            if record.error is not None or not is_report(record.value):
-                return _nothing(run, name, stream)
-            looks, begun = looks + 1, True
-            if view is not None:
-                view.report, view.at = record.value, time.monotonic()
-            else:
-                _print(run, record, as_json)
-            if looks == count:
-                return ""
-        if over:
-            if view is not None:
-                view.over = stream.reason
-            if stream.state == "failed":
-                if not looks:
-                    return _nothing(run, name, stream)
-                return f"{stream.title} failed: {stream.reason}"
-            if view is None:
-                print(printable(f"{run.id}: {stream.reason}"), file=sys.stderr)
-            return ""
-        if stream.error_count or stream.traceback:
-            return _nothing(run, name, stream)
-        if time.monotonic() > deadline:
-            wanted = "No report" if count is None else f"{looks:,} of {several(count, 'report')}"
-            why = f"; {still}" if (still := _still(run)) else ""
-            return "" if looks and count is None else f"{wanted} of {run.id} came in time{why}."
-        still, before = _still(run), still
-        if view is not None:
-            view.still = still
-        elif still and not before:
-            print(f"looptap: {printable(still)}", file=sys.stderr, flush=True)
-        if not begun and time.monotonic() - asked > _NOTICE_AFTER_SECONDS:
-            begun = True
-            waiting = f"waiting for an event {stream.on!r} of {run.id}"
-            if view is not None:
-                view.waiting = waiting
-            else:
-                print(f"looptap: {printable(waiting)}", file=sys.stderr, flush=True)
-        time.sleep(0.05)
+            records = records[-1:] if over or time.monotonic() >= due else []
+        if records:
+            number, due = records[-1].number, time.monotonic() + every
+        yield records
+        time.sleep(_POLL_INTERVAL_SECONDS)
+
+
+def _late(run: Run, shown: int, count: int | None, still: str) -> str:
+    """Return the error for reports that have not come in time; "" if some were enough."""
+    if shown and count is None:
+        return ""
+    wanted = "No report" if count is None else f"{shown:,} of {several(count, 'report')}"
+    return f"{wanted} of {run.id} came in time{f'; {still}' if still else ''}."
 
 
 def _still(run: Run) -> str:
@@ -193,24 +182,75 @@ def _nothing(run: Run, name: str, stream: Reports) -> str:
     )
 
 
-def _print(run: Run, record: Record, as_json: bool) -> None:
-    if as_json:
-        print(json_of({"run": run.id, "event": record.event, "time": record.wall, **record.value}), flush=True)
-        return
-    text = ""
-    for line in said(record.value):
-        text = f"{text.rstrip('.')}{'. ' if line[0].isupper() else '; '}{line}" if text else line
-    say(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  {text}")
+class ProgressLines:
+    """Reports as lines of text or JSON; notes to stderr."""
+
+    def __init__(self, run: str, as_json: bool) -> None:
+        self._run, self._as_json = run, as_json
+        self._noted = ("", "")
+
+    def __enter__(self) -> ProgressLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, record: Record) -> None:
+        """Print a report."""
+        if self._as_json:
+            about = {"run": self._run, "event": record.event, "time": record.wall}
+            print(json_of({**about, **record.value}), flush=True)
+            return
+        text = ""
+        for line in said(record.value):
+            text = f"{text.rstrip('.')}{'. ' if line[0].isupper() else '; '}{line}" if text else line
+        say(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  {text}")
+
+    def wait(self, still: str, waiting: str) -> None:
+        """Print why there is no report, once."""
+        notes = still, waiting
+        for note, before in zip(notes, self._noted, strict=True):
+            if note and not before:
+                print(f"looptap: {printable(note)}", file=sys.stderr, flush=True)
+        self._noted = notes
+
+    def end(self, stream: Reports) -> None:
+        """Print why there are no more."""
+        if stream.state != "failed":
+            print(printable(f"{self._run}: {stream.reason}"), file=sys.stderr)
 
 
 class ProgressView:
     """The bar on a terminal, which counts down between two reports."""
 
     def __init__(self, run: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
         self.run = run
         self.report: Mapping[str, Any] | None = None
         self.at = 0.0
         self.waiting = self.over = self.still = ""
+        self._live = Live(self, console=Console(highlight=False), refresh_per_second=4)
+
+    def __enter__(self) -> ProgressView:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, record: Record) -> None:
+        """Draw a report."""
+        self.report, self.at = record.value, time.monotonic()
+
+    def wait(self, still: str, waiting: str) -> None:
+        """Draw why there is no report, too."""
+        self.still, self.waiting = still, waiting
+
+    def end(self, stream: Reports) -> None:
+        """Draw why there are no more."""
+        self.over = stream.reason
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
