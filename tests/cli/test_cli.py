@@ -20,7 +20,7 @@ from waiting import soon
 import looptap
 from looptap.cli import entry_point
 from looptap.cli.commands.watching import ls
-from looptap.cli.formats import json_of, text_of
+from looptap.cli.formats import json_of, value_text
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
@@ -182,7 +182,7 @@ NOT_NEEDED = ["numpy", "cloudpickle", "sqlite3", "looptap.streams.stream.stream"
 )  # fmt: skip
 def test_a_command_that_reads_no_values_loads_neither_numpy_nor_streams(job, environment, arguments):
     code = (
-        f"import sys; from looptap.cli.entry_point import run; done = run({arguments})\n"
+        f"import sys; from looptap.cli.entry_point import exit_code; done = exit_code({arguments})\n"
         f"print(done, [name for name in {NOT_NEEDED} if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
@@ -573,12 +573,12 @@ def test_a_pending_call_prints_its_id(job, here):
 
 
 def test_values_are_text_on_one_line():
-    assert text_of(1 / 3) == "0.333333"
-    assert text_of("two\nlines") == "two lines"
-    assert text_of((1, [2.5, None], {"a": {3}})) == "(1, [2.5, None], {a: {3}})"
-    assert text_of(np.arange(4.0)) == "[0, 1, 2, 3]"
-    assert text_of(np.array([float("nan"), *range(11)])) == "float64 12: 0 to 10, mean 5, 1 not finite"
-    assert text_of({"long": "x" * 100}, 20) == "long='xxxxxxxxxxxxx…"
+    assert value_text(1 / 3) == "0.333333"
+    assert value_text("two\nlines") == "two lines"
+    assert value_text((1, [2.5, None], {"a": {3}})) == "(1, [2.5, None], {a: {3}})"
+    assert value_text(np.arange(4.0)) == "[0, 1, 2, 3]"
+    assert value_text(np.array([float("nan"), *range(11)])) == "float64 12: 0 to 10, mean 5, 1 not finite"
+    assert value_text({"long": "x" * 100}, 20) == "long='xxxxxxxxxxxxx…"
 
 
 def test_any_value_is_json():
@@ -607,4 +607,4 @@ def test_an_interrupt_while_a_class_is_made_is_an_interrupt(monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("looptap.cli.app.command_line", lambda arguments: type("Made", (), {"one": Interrupting()}))
-    assert entry_point.run(["ls"]) == 130
+    assert entry_point.exit_code(["ls"]) == 130

@@ -16,7 +16,7 @@ from places import ROOT
 
 import looptap
 from looptap.cli.app import COMMANDS, GROUPS, command_line
-from looptap.cli.entry_point import run
+from looptap.cli.entry_point import exit_code
 from looptap.cli.options import time_of
 
 
@@ -27,7 +27,7 @@ def completed(monkeypatch, capsys, *words):
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
     capsys.readouterr()
     with pytest.raises(SystemExit, match="0"):
-        run([])
+        exit_code([])
     return capsys.readouterr().out.split()
 
 
@@ -39,7 +39,7 @@ def test_the_page_of_the_commands_is_what_they_say_themselves():
 
 
 def test_the_help_names_each_command_once_under_its_group(capsys):
-    assert run([]) == 0
+    assert exit_code([]) == 0
     lines = capsys.readouterr().out.splitlines()
     for group, names in GROUPS.items():
         start = lines.index(f"{group}:") + 1
@@ -74,7 +74,7 @@ def test_completing_after_a_command_loads_only_that_command(place, variable):
 
 
 def test_the_version_is_that_of_the_package(capsys):
-    assert run(["--version"]) == 0
+    assert exit_code(["--version"]) == 0
     installed = metadata.version("looptap")
     assert looptap.__version__ == installed
     assert capsys.readouterr().out.startswith(f"looptap {installed}, ")
@@ -115,5 +115,5 @@ def test_a_time_has_a_unit(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "nan", "5 minutes", "1e3"])
 def test_what_is_no_time_is_refused_with_the_units(text, capsys):
-    assert run(["stacks", "any", f"--timeout={text}"]) == 2
+    assert exit_code(["stacks", "any", f"--timeout={text}"]) == 2
     assert "Write 30 or 30s for seconds, 5m, 8h or 2d." in capsys.readouterr().err

@@ -14,7 +14,7 @@ from waiting import soon
 import looptap
 from looptap.cli.commands.runs.injecting.injection import inject
 from looptap.cli.commands.runs.injecting.target import InjectError, target, why_not_traced
-from looptap.cli.entry_point import run
+from looptap.cli.entry_point import exit_code
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -94,7 +94,7 @@ def test_a_job_that_never_heard_of_looptap_becomes_a_run_and_computes_the_same(d
     assert job.stdout.readline() == bare
     with looptap.attach("injected") as attached:
         assert attached.stacks(20)["threads"]
-    assert run(["inject", str(job.pid), "--yes"]) == 1  # it is a run already
+    assert exit_code(["inject", str(job.pid), "--yes"]) == 1  # it is a run already
     assert job.poll() is None
 
 
@@ -129,7 +129,7 @@ def test_a_process_of_another_user_is_refused_for_root_too():
 @pytest.mark.promise("inject")
 def test_nothing_is_done_without_a_yes(start, capsys):
     job = start()
-    assert run(["inject", str(job.pid)]) == 2
+    assert exit_code(["inject", str(job.pid)]) == 2
     text = capsys.readouterr().err
     assert "a debugger stops it" in text
     assert "nothing was done: confirm it with --yes" in text

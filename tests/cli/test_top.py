@@ -28,7 +28,7 @@ pytest.importorskip("textual", reason="looptap top is not tested: it needs textu
 from looptap.cli import main
 from looptap.cli.top.app_screen import StreamView, Top
 from looptap.cli.top.model import Facts
-from looptap.cli.top.views import StreamSummary, commands
+from looptap.cli.top.views import StreamSummary, newest_commands
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream
 
@@ -147,8 +147,8 @@ def test_a_control_is_set_by_keys_and_the_outcome_shown(job):
 def test_the_new_value_of_a_command_is_seen_in_a_narrow_place():
     done = {"what": "set", "name": "optimizer.groups.decay.lr", "old": 0.05, "new": 0.0123456, "outcome": "done"}
     seen = replace(Facts("small", "", 0, 0, 1, "", "live", "", 0.0, 0.0), commands=(done,))
-    assert commands(seen, 3, 32).plain == "….groups.decay.lr 0.05 → 0.01235"
-    assert commands(seen, 3).plain.endswith("set optimizer.groups.decay.lr 0.05 → 0.0123456  done")
+    assert newest_commands(seen, 3, 32).plain == "….groups.decay.lr 0.05 → 0.01235"
+    assert newest_commands(seen, 3).plain.endswith("set optimizer.groups.decay.lr 0.05 → 0.0123456  done")
 
 
 def test_queries_are_added_and_dropped_by_keys(job):

@@ -16,21 +16,23 @@ from looptap.cli.output import DONE, drop_output, version_line
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {"run": "runs"},
-    "Look": dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress", "names", "streams", "modules"], "watching")
-    | dict.fromkeys(["stacks", "profile", "memory"], "diagnosing"),
-    "Steer": dict.fromkeys(
-        [
-            "controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop", "cancel", "commands", "call",
-        ],
-        "control",
-    ) | {"replay": "runs"},
+    "Look": {
+        **dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress"], "watching"),
+        **dict.fromkeys(["names", "streams", "modules"], "watching"),
+        **dict.fromkeys(["stacks", "profile", "memory"], "diagnosing"),
+    },
+    "Steer": {
+        **dict.fromkeys(["controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop"], "control"),
+        **dict.fromkeys(["cancel", "commands", "call"], "control"),
+        "replay": "runs",
+    },
     "Keep and compare": dict.fromkeys(["keep", "open", "compare", "export"], "runs"),
     "Share": {"share": "runs"},
     "Many runs": {"guard": "watching"},
     "Reach a job without looptap": {"inject": "runs"},
     "Try it": {"demo": "runs"},
     "Plumbing": dict.fromkeys(["bridge", "relay"], "runs"),
-}  # fmt: skip
+}
 """Each command and its folder in looptap.cli.commands, in the groups of the help."""
 COMMANDS = {name: folder for group in GROUPS.values() for name, folder in group.items()}
 
@@ -96,7 +98,8 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     )
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         module = import_module(f"looptap.cli.commands.{COMMANDS[name]}.{name}")
-        app.command(name, cls=CommandWithUsage, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.main)
+        command, settings = getattr(module, f"{name}_command"), getattr(module, "CONTEXT_SETTINGS", None)
+        app.command(name, cls=CommandWithUsage, context_settings=settings)(command)
     return app
 
 

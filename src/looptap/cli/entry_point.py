@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     _open_closed_streams()
     try:
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        code = exit_code(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         code = INTERRUPTED
     if arguments is None and threading.current_thread() is threading.main_thread():
@@ -39,7 +39,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
 
-def run(arguments: list[str]) -> int:
+def exit_code(arguments: list[str]) -> int:
     """Run ``looptap`` with ``arguments``; return its exit code."""
     if arguments == ["--version"]:  # without typer, which takes ten times as long
         try:
@@ -68,13 +68,7 @@ def run(arguments: list[str]) -> int:
     except LooptapError as error:
         return complain(in_shell(error))
     except usage_error as error:
-        given = [one for one in arguments[:1] if not one.startswith("-")]  # an option without its value has no context
-        command = error.ctx.command_path if error.ctx else " ".join(["looptap", *given])
-        said = error.format_message().removeprefix("Invalid value: ")  # of what no single option is to blame for
-        said = said if said.endswith((".", "?", "!")) else f"{said}."
-        if re.fullmatch(r"-\.?\d", getattr(error, "option_name", "")):  # -0.5 is read as an option -0
-            said += " Write -- before a value that begins with a minus: -- -0.5."
-        complain(f"{said} See: {command} --help")
+        complain(_usage(error, arguments))
         return MISTYPED
     except OSError as error:
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
@@ -87,3 +81,14 @@ def run(arguments: list[str]) -> int:
             f"This is a fault of looptap itself: {type(error).__name__}: {error}. "
             "To see where, give the command again after: export LOOPTAP_TRACEBACK=1"
         )
+
+
+def _usage(error: Any, arguments: list[str]) -> str:
+    """Return what is wrong with the words that were typed, and where to read on."""
+    given = [one for one in arguments[:1] if not one.startswith("-")]  # an option without its value has no context
+    command = error.ctx.command_path if error.ctx else " ".join(["looptap", *given])
+    said = error.format_message().removeprefix("Invalid value: ")  # of what no single option is to blame for
+    said = said if said.endswith((".", "?", "!")) else f"{said}."
+    if re.fullmatch(r"-\.?\d", getattr(error, "option_name", "")):  # -0.5 is read as an option -0
+        said += " Write -- before a value that begins with a minus: -- -0.5."
+    return f"{said} See: {command} --help"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from looptap.protocol.replies import ScalarInfo
 from looptap.protocol.run_config import RunConfig
 from looptap.store.kept_scalars import SPEED
 from looptap.streams.durations import short_time
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.values.described import Image
 from looptap.streams.values.rows import Row
 
@@ -21,18 +23,19 @@ _MAX_WRITTEN_ELEMENTS = 8  # elements up to which an array is written out
 _MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out
 _MAX_SCALARS = 20  # names of a type of events that people are shown
 _MAX_TITLE_CHARACTERS = 9  # of a fact, in its column
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}"}
+_ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def text_of(value: Any, width: int = 0) -> str:
+def value_text(value: Any, width: int = 0) -> str:
     """Return a value on one line, abridged, and cut to ``width`` unless that is 0.
 
-    >>> text_of({"loss": 0.123456789, "step": 3})
+    >>> value_text({"loss": 0.123456789, "step": 3})
     'loss=0.123457  step=3'
     """
-    if isinstance(value, Row):
-        text = _pairs(value._asdict().items())
-    elif isinstance(value, Mapping):
-        text = _pairs(value.items())
+    value = _as_mapping(value)
+    if isinstance(value, Mapping):
+        text = "  ".join(f"{_name(name)}={_text(part, _MAX_WRITTEN_DEPTH - 1)}" for name, part in value.items())
     elif isinstance(value, str):
         text = printable(" ".join(value.split()))
     else:
@@ -49,8 +52,8 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
-def _pairs(items: Iterable[tuple[Any, Any]]) -> str:
-    return "  ".join(f"{_name(name)}={_text(value, _MAX_WRITTEN_DEPTH - 1)}" for name, value in items)
+def _as_mapping(value: Any) -> Any:
+    return value._asdict() if isinstance(value, Row) else value
 
 
 def _text(value: Any, depth: int) -> str:
@@ -62,19 +65,13 @@ def _text(value: Any, depth: int) -> str:
         return _array(value)
     if not depth:
         return "…"
-    if isinstance(value, Row):
-        value = value._asdict()
+    value = _as_mapping(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_name(k)}: {_text(v, depth - 1)}" for k, v in value.items()) + "}"
-    parts = ", ".join(_text(part, depth - 1) for part in value) if isinstance(value, list | tuple | set) else ""
-    match value:
-        case list():
-            return f"[{parts}]"
-        case tuple():
-            return f"({parts})"
-        case set() if value:
-            return f"{{{parts}}}"
-    return repr(value)
+    brackets = next((both for kind, both in _BRACKETS.items() if isinstance(value, kind)), "")
+    if not brackets or value == set():
+        return repr(value)
+    return f"{brackets[0]}{', '.join(_text(part, depth - 1) for part in value)}{brackets[1]}"
 
 
 def _name(key: Any) -> str:
@@ -96,7 +93,7 @@ def _array(value: Any) -> str:
         return kind
     odd = len(numbers) - len(real)
     about = f"{min(real):.4g} to {max(real):.4g}, mean {math.fsum(real) / len(real):.4g}"
-    return f"{kind}: {about}" + (f", {odd} not finite" if odd else "")
+    return f"{kind}: {about}{f', {odd} not finite' if odd else ''}"
 
 
 def _listed(value: Any) -> Any:
@@ -130,34 +127,67 @@ def json_of(value: Any) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+@functools.singledispatch
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _ODD[str(float(value))]
-    if isinstance(value, Row):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else repr(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(part) for part in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Image):
-        return {"png": base64.b64encode(value.png).decode(), "width": value.width, "height": value.height}
     return _plain(_listed(value)) if _is_array(value) else str(value)
 
 
-_ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+@_plain.register(type(None))
+@_plain.register(str)
+@_plain.register(int)
+def _plain_atom(value: str | int | None) -> Any:
+    return value
+
+
+@_plain.register
+def _plain_float(value: float) -> Any:
+    return value if math.isfinite(value) else _ODD[str(float(value))]
+
+
+@_plain.register
+def _plain_row(value: Row) -> Any:
+    return _plain(value._asdict())
+
+
+@_plain.register(Mapping)
+def _plain_mapping(value: Mapping[Any, Any]) -> Any:
+    return {key if isinstance(key, str) else repr(key): _plain(part) for key, part in value.items()}
+
+
+@_plain.register(list)
+@_plain.register(tuple)
+@_plain.register(set)
+@_plain.register(frozenset)
+def _plain_list(value: Iterable[Any]) -> Any:
+    return list(map(_plain, value))
+
+
+@_plain.register
+def _plain_bytes(value: bytes) -> Any:
+    return base64.b64encode(value).decode()
+
+
+@_plain.register
+def _plain_image(value: Image) -> Any:
+    return {"png": _plain(value.png), "width": value.width, "height": value.height}
+
+
+def fields(thing: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of an object, for JSON.
+
+    >>> fields(3 + 4j, "real", "imag")
+    {'real': 3.0, 'imag': 4.0}
+    """
+    return {name: getattr(thing, name) for name in names}
 
 
 # ---------------------------------------------------------------- sizes
 
 
-def size(count: float) -> str:
+def sized(count: float) -> str:
     """Return a number of bytes in the largest unit that fits.
 
-    >>> size(1500), size(12)
+    >>> sized(1500), sized(12)
     ('1.5 kB', '12 B')
     """
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -186,10 +216,29 @@ def several(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def problems(withheld: int = 0, errors: int = 0, state: str = LIVE) -> list[str]:
+    """Return what is wrong with a query, if anything.
+
+    >>> problems(withheld=3), problems(errors=1, state="ended"), problems()
+    (['3 events withheld by the budget'], ['1 error', 'ended'], [])
+    """
+    held, failed = f"{several(withheld, 'event')} withheld by the budget", several(errors, "error")
+    return stated((held, withheld), (failed, errors), (state, state != LIVE))
+
+
+def stated(*facts: tuple[str, object]) -> list[str]:
+    """Return the texts of those facts that hold.
+
+    >>> stated(("exported", True), ("kept", False))
+    ['exported']
+    """
+    return [text for text, holds in facts if holds]
+
+
 def config_lines(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield the settings of a run, and the facts around them, each after its title."""
     if config:
-        yield "config", text_of(config)
+        yield "config", value_text(config)
     for name, text in config.facts().items():
         if name != "settings left out":
             yield (name if len(name) <= _MAX_TITLE_CHARACTERS else "variables"), text
@@ -207,7 +256,7 @@ def scalar_lines(scalars: Sequence[ScalarInfo]) -> Iterator[str]:
         by_event.setdefault(one.on, []).append(one)
     for on, found in by_event.items():
         named = [one for one in found if one.name != SPEED]
-        facts = [", ".join(f"{one.name} {text_of(one.value, 20)}" for one in named[:_MAX_SCALARS])]
+        facts = [", ".join(f"{one.name} {value_text(one.value, 20)}" for one in named[:_MAX_SCALARS])]
         facts += [f"and {len(named) - _MAX_SCALARS:,} names more"] * (len(named) > _MAX_SCALARS)
         facts += [f"{one.value:.3g} events per second" for one in found if one.name == SPEED]
         facts.append(f"up to {several(max(one.points for one in found), 'value')} of each")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from looptap.cli.formats import cost, printable, several, text_of
-from looptap.cli.tail import Tail, TailItem
+from looptap.cli.formats import cost, printable, problems, several, stated, value_text
+from looptap.cli.tail import Rate, Tail, TailItem, numbers_in
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
+from looptap.streams.text import last_line
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _MAX_CURVE_NUMBERS = 4096  # numbers of the curve
 _MIN_FRAME_SECONDS = 0.1  # seconds between two drawings
-_RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
 
 
 class LiveView:
@@ -72,7 +72,7 @@ class QueryView:
         self._newest: deque[Text] = deque(maxlen=lines)
         self._numbers: deque[float | None] = deque(maxlen=_MAX_CURVE_NUMBERS)
         self._failure = ""
-        self._counts = deque([(time.monotonic(), 0)])
+        self._rate = Rate()
 
     def add(self, news: Sequence[TailItem]) -> None:
         """Add new items."""
@@ -83,17 +83,13 @@ class QueryView:
             if run:
                 self._newest.append(Text(f"  -- run {printable(run)} --", "yellow"))
             if record.error is not None:
-                last = printable((record.error.strip().splitlines() or [""])[-1])
-                self._newest.append(Text(f"{record.event:>9}  {last}", "red"))
+                self._newest.append(Text(f"{record.event:>9}  {printable(last_line(record.error))}", "red"))
                 continue
             place, marks = f"  {self.tail.place(record)}".rstrip(), " (partial)" * record.partial
-            self._newest.append(Text(f"{record.event:>9}{place}{marks}  {text_of(record.value, 1000)}"))
-            self._numbers.extend(_number(record.value))
+            self._newest.append(Text(f"{record.event:>9}{place}{marks}  {value_text(record.value, 1000)}"))
+            self._numbers.extend(numbers_in(record.value))
         self._failure = self.tail.failure() or self._failure
-        now = time.monotonic()
-        self._counts.append((now, self.tail.values))
-        while now - self._counts[0][0] > _RATE_WINDOW_SECONDS:
-            self._counts.popleft()
+        self._rate.count(self.tail.values)
 
     def draw(self, width: int) -> Iterator[Text]:
         """Yield the lines of the paragraph, which are not wrapped."""
@@ -106,11 +102,10 @@ class QueryView:
         yield Text("")
         over = f"  {stream.state}: {printable(stream.reason)}" if stream.state != "live" else ""
         yield Text.assemble((stream.name.replace("\n", " "), "bold cyan"), (f"  on {stream.on}", "dim"), over)
-        losses = f", {stream.dropped:,} missing" if stream.dropped else ""
-        losses += f", {several(stream.withheld, 'event')} withheld by the budget" if stream.withheld else ""
-        errors = f", {several(stream.error_count, 'error')}" if stream.error_count else ""
-        values = f"  {several(self.tail.values, 'value')}, {self._rate():,.0f} per second"
-        yield Text.assemble(values, (losses + errors, "red"), f"; {cost(*stream.cost)}")
+        missing = stated((f"{stream.dropped:,} missing", stream.dropped))
+        wrong = [*missing, *problems(stream.withheld, stream.error_count)]
+        values = f"  {several(self.tail.values, 'value')}, {float(self._rate):,.0f} per second"
+        yield Text.assemble(values, ("".join(f", {text}" for text in wrong), "red"), f"; {cost(*stream.cost)}")
         if stream.state == "live" and isinstance(stream, LiveStream) and stream.awaits_group:
             yield Text("  waits for a group such as an epoch to end; --window 100 ends one in 100 events", "yellow")
         if len(self._numbers) > 1:
@@ -120,14 +115,3 @@ class QueryView:
             yield Text(f"  note: {printable(note)}", "yellow")
         for line in self._failure.rstrip().splitlines()[-5:]:
             yield Text(f"  {printable(line)}", "red")
-
-    def _rate(self) -> float:
-        (start, before), (end, now) = self._counts[0], self._counts[-1]
-        return (now - before) / (end - start) if end > start else 0.0
-
-
-def _number(value: Any) -> list[float]:
-    """Return the number that a curve shows of a value: itself, or a row's last."""
-    if isinstance(value, tuple) and value:
-        value = value[-1]
-    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []

@@ -54,7 +54,7 @@ def time_of(text: str | float) -> float:
     return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
-def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
+def integer(least: int, most: int | None = None) -> Callable[[Any], int]:
     """Return a parser of whole numbers from ``least`` to ``most``."""
     span = f", {least:,} or more" if most is None else f" from {least:,} to {most:,}"
 
@@ -108,17 +108,22 @@ RunName = Annotated[
 RunOrFile = Annotated[
     str,
     Argument(
-        metavar="RUN", help=f"{RUN_HELP} Or the file of a stored run.", show_default=False,
+        metavar="RUN",
+        help=f"{RUN_HELP} Or the file of a stored run.",
+        show_default=False,
         autocompletion=completion.run_names,
     ),
-]  # fmt: skip
+]
 Wait = Annotated[
     float | None,
     Option(
-        "--wait", metavar="TIME", parser=time_of, show_default=False,
+        "--wait",
+        metavar="TIME",
+        parser=time_of,
+        show_default=False,
         help="How long to wait for a run that has not started: 30s, 5m, 8h, inf. Ctrl-C ends the wait.",
     ),
-]  # fmt: skip
+]
 Follow = Annotated[
     bool, Option("--follow", help="Wait for a run that has not started, and after its end for the next one.")
 ]
@@ -128,65 +133,78 @@ Follow = Annotated[
 On = Annotated[
     str | None,
     Option(
-        "--on", metavar="EVENT", show_default=False,
+        "--on",
+        metavar="EVENT",
+        show_default=False,
         help="The type of event of a query, as the job calls it in agent.emit; batch if not given. With it a text is "
         "a query, even if the job has a stream of that name.",
     ),
-]  # fmt: skip
+]
 Of = Annotated[
     str | None,
     Option(
-        "--of", metavar="STREAM", show_default=False, autocompletion=completion.stream_names,
+        "--of",
+        metavar="STREAM",
+        show_default=False,
+        autocompletion=completion.stream_names,
         help="Ask the values of this stream that the job declares, not events; the query is evaluated in the job.",
     ),
-]  # fmt: skip
+]
 WindowSize = Annotated[
     str | None,
     Option(
-        "--window", metavar="SIZE", show_default=False,
+        "--window",
+        metavar="SIZE",
+        show_default=False,
         help="What a reduction goes over: 100 (events), 30s or 5m (time), sliding:100 (a value at each event over the "
         "last 100). Without it: a group of the job, such as the batches of an epoch.",
     ),
-]  # fmt: skip
-Every = Annotated[
-    int, Option("--every", metavar="N", parser=whole(1), help="Evaluate at every N-th event only.")
 ]
+Every = Annotated[int, Option("--every", metavar="N", parser=integer(1), help="Evaluate at every N-th event only.")]
 StreamName = Annotated[str, Option("--name", metavar="NAME", help="What the stream is called.", show_default=False)]
 Budget = Annotated[
     float | None,
     Option(
-        "--budget", metavar="SHARE", parser=budget_of, show_default=False,
+        "--budget",
+        metavar="SHARE",
+        parser=budget_of,
+        show_default=False,
         help="The share of the loop's time that each query may take: 0.2 or 20%, and inf lifts the limit. Without it "
         "all queries together keep to what the job allows, 3% by default.",
     ),
-]  # fmt: skip
+]
 AllowCalls = Annotated[
     bool, Option("--allow-calls", help="Run the code that is in the file: only for a file that you trust.")
 ]
-Unsafe = Annotated[
-    bool, Option("--unsafe", help="Run the query as it is, on record, even if it may change the job.")
-]
+Unsafe = Annotated[bool, Option("--unsafe", help="Run the query as it is, on record, even if it may change the job.")]
 Ranks = Annotated[
     str | None,
     Option(
-        "--ranks", metavar="RANKS", show_default=False,
+        "--ranks",
+        metavar="RANKS",
+        show_default=False,
         help="Which ranks of the job: all, 0,3 or 0-3. Without it rank 0, or the lowest with an agent.",
     ),
-]  # fmt: skip
+]
 Combine = Annotated[
     str | None,
     Option(
-        "--combine", metavar="HOW", show_default=False,
+        "--combine",
+        metavar="HOW",
+        show_default=False,
         parser=choice("mean", "sum", "max", "min", "median", "list", "merge"),
         help="One value for all ranks: mean, sum, max, min, median or list of their values, or merge, which evaluates "
         "the query over the events of all ranks.",
     ),
-]  # fmt: skip
+]
 
 Rank = Annotated[
     int | None,
     Option(
-        "--rank", metavar="N", parser=whole(0), show_default=False,
+        "--rank",
+        metavar="N",
+        parser=integer(0),
+        show_default=False,
         help="Which rank of the job; by default 0, or the lowest.",
     ),
 ]
@@ -196,10 +214,12 @@ Rank = Annotated[
 Place = Annotated[
     str,
     Option(
-        "--in", metavar="PLACE", parser=choice("tk", "qt", "browser", "terminal"),
+        "--in",
+        metavar="PLACE",
+        parser=choice("tk", "qt", "browser", "terminal"),
         help="tk, qt, browser or terminal; by default the first that works.",
     ),
-]  # fmt: skip
+]
 Config = Annotated[bool, Option("--config", help="Show the settings of the run, its commit and versions, too.")]
 ScriptName = Annotated[
     str | None, Option("--name", metavar="NAME", help="What the run is called.", show_default="the script's name")
@@ -223,7 +243,7 @@ OnRanks = Annotated[
     Option("--ranks", metavar="RANKS", help="Only on these ranks of the job: 0,3 or 0-3. All of them do it, or none."),
 ]
 TracedSteps = Annotated[
-    int, Option("--steps", metavar="N", parser=whole(1, 100), help="How many steps are traced: 1 to 100.")
+    int, Option("--steps", metavar="N", parser=integer(1, 100), help="How many steps are traced: 1 to 100.")
 ]
 JobFile = Annotated[
     Path | None,
@@ -246,19 +266,19 @@ def query_arguments(
     unsafe: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments of `Run.stream` for these options. Raises BadParameter."""
-    found: dict[str, Any] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
+    found: dict[str, Any] = {"on": on, "window": parsed_window(window), "every": every, "budget": budget}
     found["unsafe"] = unsafe
     if of is not None:
         found["of"] = of
     if ranks is not None or combine is not None:
-        found |= {"ranks": ranks_of(ranks), "combine": combine}
+        found |= {"ranks": parsed_ranks(ranks), "combine": combine}
     return found
 
 
-def window_of(text: str | None) -> Window | None:
+def parsed_window(text: str | None) -> Window | None:
     """Return the window for ``100``, ``5m`` or ``sliding:100``. Raises BadParameter.
 
-    >>> window_of("30s"), window_of("sliding:100")
+    >>> parsed_window("30s"), parsed_window("sliding:100")
     (Seconds(size=30.0), Sliding(size=100))
     """
     if text is None:
@@ -278,10 +298,10 @@ def window_of(text: str | None) -> Window | None:
     )
 
 
-def ranks_of(text: str | None) -> str | list[int] | None:
+def parsed_ranks(text: str | None) -> str | list[int] | None:
     """Return the ranks for ``all``, ``0,3`` or ``0-3``. Raises BadParameter.
 
-    >>> ranks_of("0-2,5")
+    >>> parsed_ranks("0-2,5")
     [0, 1, 2, 5]
     """
     if text in (None, "all"):
@@ -298,7 +318,7 @@ def ranks_of(text: str | None) -> str | list[int] | None:
 
 def which_of(text: str) -> str | list[int]:
     """Return the ranks that a command is for."""
-    return ranks_of(text) or "all"
+    return parsed_ranks(text) or "all"
 
 
 def value_of(text: str) -> Any:

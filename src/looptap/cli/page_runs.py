@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from looptap.cli.sources import is_stored_path
@@ -59,19 +60,15 @@ class PageRuns:
 
     def _every(self) -> list[ShelfEntry]:
         """Return the runs that announce themselves, then the stored ones that do not."""
-        live = [_live(listed) for listed in _listed()]
-        alive = {entry.key for entry in live if not entry.problem}
-        stored = [entry for path in kept()[:MAX_STORED_RUNS] if (entry := self._summary(path)) is not None]
-        files = {entry.key for entry in stored}
-        announced = [one for one in live if one.key in alive or one.key not in files]
-        return announced + [one for one in stored if one.key not in alive]
+        stored = {entry.key: entry for path in kept()[:MAX_STORED_RUNS] for entry in self._readable(path)}
+        live = {entry.key: entry for entry in map(_live, _listed()) if not (entry.problem and entry.key in stored)}
+        return [*live.values(), *(entry for key, entry in stored.items() if key not in live)]
 
-    def _summary(self, path: Path) -> ShelfEntry | None:
-        """Return the entry of a stored run; None if it cannot be read."""
-        try:
-            return self._stored(path)
-        except (LooptapError, OSError):
-            return None
+    def _readable(self, path: Path) -> list[ShelfEntry]:
+        """Return the entry of a stored run; none if it cannot be read."""
+        with suppress(LooptapError, OSError):
+            return [self._stored(path)]
+        return []
 
     def _stored(self, path: Path) -> ShelfEntry:
         changed = path.stat().st_mtime if path.exists() else 0.0
@@ -85,18 +82,16 @@ class PageRuns:
 
 
 def _listed() -> list[RunListing]:
-    try:
+    with suppress(NoDirectory):
         return one_role_each([one for one in runs() if not one.problem])
-    except NoDirectory:
-        return []
+    return []
 
 
 def _live(listed: RunListing) -> ShelfEntry:
     ended = listed.alive is False
-    return ShelfEntry(
-        listed.id, listed.name, LIVE_RUN, "ended" if ended else "live", listed.attach, listed.host, listed.started,
-        listed.ranks, f"The run {listed.id} has ended: {listed.end}." if ended else "",
-    )  # fmt: skip
+    state, problem = ("ended", f"The run {listed.id} has ended: {listed.end}.") if ended else ("live", "")
+    place = listed.host, listed.started, listed.ranks
+    return ShelfEntry(listed.id, listed.name, LIVE_RUN, state, listed.attach, *place, problem)
 
 
 def _meant(entries: Sequence[ShelfEntry], name: str) -> list[ShelfEntry]:

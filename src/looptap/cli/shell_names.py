@@ -8,9 +8,12 @@ from collections.abc import Callable
 from looptap.protocol.errors import RemoteError
 from looptap.streams.errors import LooptapError, QueryError
 
+_OPTIONS = "on|of|when|window|every|before|after|budget|throttle|combine|ranks|schedule|timeout|expires"
 SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"To ask for its outcome, (?:run\.outcome\('(.+?)'\)|call again with id='(.+?)'): it never runs twice\.",
-     r"To ask for its outcome, give the same command with --id \1\2: it never runs twice."),
+    (
+        r"To ask for its outcome, (?:run\.outcome\('(.+?)'\)|call again with id='(.+?)'): it never runs twice\.",
+        r"To ask for its outcome, give the same command with --id \1\2: it never runs twice.",
+    ),
     (r"run\.outcome\('(.+?)'\): it never runs twice\.", r"give that command with --id \1: it never runs twice."),
     (r"run\.cancel\('(.+?)'\)", r"looptap cancel RUN \1"),
     (r"run\.export\(stream, name='another'\) names it", "--name another names it"),
@@ -26,9 +29,8 @@ SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bunsafe=True", "--unsafe"),
     (r"; history=True begins with the values in its history, .* so far$", "; its history is not read"),
     (r"\branks=\[([\d, ]+)\]", lambda found: f"--ranks {found[1].replace(' ', '')}"),
-    (r"\b(on|of|when|window|every|before|after|budget|throttle|combine|ranks|schedule|timeout|expires)=(?:'([^']*)'|([\w.:-]*\w))?",
-     lambda found: _option(found)),
-)  # fmt: skip
+    (rf"\b({_OPTIONS})=(?:'([^']*)'|([\w.:-]*\w))?", lambda found: _option(found)),
+)
 """Patterns of hints for Python, and their replacements for the shell."""
 
 

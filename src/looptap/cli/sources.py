@@ -5,15 +5,15 @@ What reads stored runs, and what chooses curves, is imported where it is needed:
 
 from __future__ import annotations
 
+import itertools
 import math
-import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from looptap.cli.formats import printable
-from looptap.cli.output import complain
+from looptap.cli.output import complain, remark
 from looptap.client.attach import attach, comes, resolve
 from looptap.client.directory.select import path_of
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
@@ -47,9 +47,13 @@ _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream t
 
 
 def source(
-    name: str, *, follow: bool = False, wait: float | None = 0.0, queries: Sequence[str] = (),
+    name: str,
+    *,
+    follow: bool = False,
+    wait: float | None = 0.0,
+    queries: Sequence[str] = (),
     seconds: float = math.inf,
-) -> Run | StoredRun:  # fmt: skip
+) -> Run | StoredRun:
     """Open the stored run (or TensorBoard events) at ``name``, else attach to it."""
     if name.startswith(("ssh://", "command:")) or not is_stored_path(name):
         return attached(name, follow, queries, seconds, wait)
@@ -68,16 +72,22 @@ def attached(
     has just started may be about to declare it.
     """
     patience = wait if wait is not None else seconds if follow else 0.0
-    if not patience or not comes(name):
-        try:
-            return attach(name, follow=follow)
-        except (NoSuchRun, RunEnded, NoDirectory) as error:
-            if wait is not None or not comes(name):
-                raise
-            hint = RESTART_HINT if isinstance(error, RunEnded) else WAIT_HINT
-            raise type(error)(f"{error}\n{hint}") from None
+    may_wait = comes(name)
+    if patience and may_wait:
+        return _awaited(name, follow, queries, patience)
+    try:
+        return attach(name, follow=follow)
+    except (NoSuchRun, RunEnded, NoDirectory) as error:
+        if wait is not None or not may_wait:
+            raise
+        hint = RESTART_HINT if isinstance(error, RunEnded) else WAIT_HINT
+        raise type(error)(f"{error}\n{hint}") from None
+
+
+def _awaited(name: str, follow: bool, queries: Sequence[str], patience: float) -> Run:
+    """Return the run ``name`` once it is there and its loop has begun."""
     began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else POLL_INTERVAL_SECONDS
-    run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
+    run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, remark, follow=follow, pause=pause)
     if time.monotonic() - began >= POLL_INTERVAL_SECONDS:
         names = {query for query in queries if query.isidentifier()}
         poll_until(
@@ -85,10 +95,6 @@ def attached(
             _POLL_INTERVAL_SECONDS,
         )
     return run
-
-
-def _say(text: str) -> None:
-    print("looptap:", printable(text), file=sys.stderr, flush=True)
 
 
 def is_stored_path(name: str) -> bool:
@@ -122,14 +128,9 @@ def streams_of(
     from looptap.store.queue import COMMANDS
 
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
-    named = [run.stream(one.name, **how) for one in declared]
-    found: list[Stream] = [
-        *named,
-        *(
-            run.stream(one.query, **{**how, "on": one.on}, name=one.name, history=True)
-            for one in curves_of(run, declared)
-        ),
-    ]
+    found: list[Stream] = [run.stream(one.name, **how) for one in declared]
+    for curve in curves_of(run, declared):
+        found.append(run.stream(curve.query, **{**how, "on": curve.on}, name=curve.name, history=True))
     if not found:
         raise QueryError(
             f"The run {run.id} declares no stream, and its events carry no number so far. Say what to show, as in: "
@@ -152,10 +153,12 @@ def _stored_streams(run: StoredRun, queries: Sequence[str], how: dict[str, Any])
         return [_stored_stream(run, name, how.get("on")) for name in queries]
     from looptap.visualizers.first_curves import Curve, first_curves
 
-    kept = run.streams[:MAX_DEFAULT_STREAMS]
-    declared = [Curve(one.text, one.on, one.name) for one in kept]
-    curves = [_named(run.history(one.query, one.on), one.name) for one in first_curves(run.scalars, declared)]
-    found = [*kept, *(one for one in curves if one is not None)]
+    found: list[Stream] = [*run.streams[:MAX_DEFAULT_STREAMS]]
+    declared = [Curve(one.text, one.on, one.name) for one in found]
+    for curve in first_curves(run.scalars, declared):
+        if (line := run.history(curve.query, curve.on)) is not None:
+            line.name = curve.name
+            found.append(line)
     if not found:
         raise QueryError(f"{run.path} has no stream. {run.lacks or 'This run kept none.'}")
     return found
@@ -166,24 +169,21 @@ def compared_streams(runs: Sequence[StoredRun], names: Sequence[str], how: dict[
 
     A run that lacks one of ``names`` is left out there, and reported. Raises StoreError or QueryError if all do.
     """
-    groups: dict[tuple[str, str], list[Stream]] = {}
+    groups: dict[tuple[str, str], list[tuple[StoredRun, Stream]]] = defaultdict(list)
     failed: LooptapError | None = None
-    for run in runs:
-        for name in names or [""]:
-            try:
-                found = _stored_streams(run, [name] * bool(name), how)
-            except LooptapError as error:
-                failed = error
-                continue
-            for stream in found:
-                groups.setdefault((name, "") if name else (stream.name, stream.on), []).append(stream)
+    for run, name in itertools.product(runs, names or [""]):
+        try:
+            for stream in _stored_streams(run, [name] * bool(name), how):
+                groups[(name, "") if name else (stream.name, stream.on)].append((run, stream))
+        except LooptapError as error:
+            failed = error
     if failed is not None and not groups:
         raise failed
-    for (name, _), streams in groups.items():
-        there = {id(getattr(stream, "run", None)) for stream in streams}
-        if without := [run.path.name for run in runs if id(run) not in there]:
-            _say(f"no {name!r:.80} in {', '.join(without)}")
-    return list(groups.values())
+    for (name, _), found in groups.items():
+        there = [run for run, _ in found]
+        if without := [run.path.name for run in runs if run not in there]:
+            remark(f"no {name!r:.80} in {', '.join(without)}")
+    return [[stream for _, stream in found] for found in groups.values()]
 
 
 def _stored_stream(run: StoredRun, name: str, on: str | None) -> Stream:
@@ -195,12 +195,6 @@ def _stored_stream(run: StoredRun, name: str, on: str | None) -> Stream:
     if found is None:
         raise QueryError(f"There is no stream {name!r:.80} of {on!r:.80} events in {run.path}.")
     return found
-
-
-def _named(stream: Stream | None, name: str) -> Stream | None:
-    if stream is not None:
-        stream.name = name
-    return stream
 
 
 def curves_of(run: Run, declared: Sequence[StreamInfo]) -> list[Curve]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.rank_stream import RankStream
@@ -13,6 +16,8 @@ from looptap.streams.waiting import poll_until
 
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two checks for new items."""
+_RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
+_MAX_MAGNITUDE = 1e300  # larger numbers are clipped to this
 
 
 class TailItem(NamedTuple):
@@ -75,11 +80,50 @@ class Tail:
         """True if all requested values have arrived."""
         return self.count is not None and self.values >= self.count
 
+    @property
+    def lacks(self) -> bool:
+        """True if fewer values have arrived than were requested, or none."""
+        return self.values < (self.count or 1)
+
     def _unknown(self, number: int) -> bool:
         return any(self._number <= gap.after < number and gap.missing is None for gap in self.stream.gaps)
 
     def _seam(self, number: int) -> str:
         return next((seam.new for seam in self.stream.seams[::-1] if self._number <= seam.after < number), "")
+
+
+class Rate:
+    """Values per second, over the last two seconds."""
+
+    def __init__(self) -> None:
+        self._counts = deque([(time.monotonic(), 0)])
+
+    def count(self, values: int) -> None:
+        """Note how many values there are by now."""
+        now = time.monotonic()
+        self._counts.append((now, values))
+        while now - self._counts[0][0] > _RATE_WINDOW_SECONDS:
+            self._counts.popleft()
+
+    def __float__(self) -> float:
+        (start, before), (end, now) = self._counts[0], self._counts[-1]
+        return (now - before) / (end - start) if end > start else 0.0
+
+
+def numbers_in(value: Any) -> list[float]:
+    """Return the number that a curve shows of a value: itself, or the last of a row.
+
+    >>> numbers_in((3, 0.5)), numbers_in("a")
+    ([0.5], [])
+    """
+    parts = value if isinstance(value, tuple) else (value,)
+    numbers = [part for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
+    return [_clipped(number) for number in numbers[-1:]]
+
+
+def _clipped(number: float) -> float:
+    """Return a number of which differences are finite, or infinity."""
+    return number if abs(number) == math.inf else float(max(min(number, _MAX_MAGNITUDE), -_MAX_MAGNITUDE))
 
 
 class Display(Protocol):

@@ -15,7 +15,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.control.profiling import memory_recorder, memory_tracers
-from looptap.cli.entry_point import run as command
+from looptap.cli.entry_point import exit_code as command
 from looptap.client.control.commands import CommandPending
 from looptap.streams.errors import ControlError
 

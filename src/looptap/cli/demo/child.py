@@ -37,9 +37,13 @@ class Job:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 it is closed when the job has ended
         environment = {name: value for name, value in os.environ.items() if name != "LOOPTAP_DISABLED"}
         self._process = subprocess.Popen(
-            [sys.executable, *self.command], stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, *self.command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from looptap.cli.demo.child import Job, JobFailed
-from looptap.cli.formats import size
+from looptap.cli.formats import sized
 from looptap.client.estimates import banded, said
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
@@ -132,7 +132,7 @@ class Digits:
             limits = [note for note in stream.notes if note.startswith(LIMITED)]
             yield from (Text(f"{stream.name}: {note}.") for note in limits[-1:])
         if self.stats:
-            yield f"At most {size(self.stats['outbox_peak'])} of values waited to be sent."
+            yield f"At most {sized(self.stats['outbox_peak'])} of values waited to be sent."
 
     def problem(self) -> str:
         """Return why this part did not show what it should, "" if it did."""

@@ -17,12 +17,12 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer, OptionList, Static
 
-from looptap.cli.formats import printable
+from looptap.cli.formats import fields, printable
 from looptap.cli.options import value_of
 from looptap.cli.top.default_streams import MAX_BUFFERED_VALUES, DefaultStreams
 from looptap.cli.top.model import Facts, Watcher
 from looptap.cli.top.prompts import ON, AskText, AskWhether, ShowText
-from looptap.cli.top.views import StreamSummary, commands, config_text, heading, rooms_of, vitals
+from looptap.cli.top.views import StreamSummary, config_text, heading, newest_commands, rooms_of, vitals
 from looptap.client.control.controls import ControlInfo, Outcome, question_before
 from looptap.client.control.undoing import NewestChange
 from looptap.client.estimates import commonest
@@ -125,10 +125,8 @@ class Top(App[None]):
     def __init__(self, run: Run, streams: Sequence[LiveStream] = ()) -> None:
         super().__init__()
         self.job = run
-        self.seen = Facts(
-            id=run.id, host="", pid=0, rank=0, size=1, role=run.role, state=run.state, reason=run.reason, idle=0.0,
-            silence=0.0,
-        )  # fmt: skip
+        own = fields(run, "id", "role", "state", "reason")
+        self.seen = Facts(**own, host="", pid=0, rank=0, size=1, idle=0.0, silence=0.0)
         self._first = list(streams)
         self._over = threading.Event()
         self._defaults = DefaultStreams(run, bool(streams))
@@ -195,7 +193,8 @@ class Top(App[None]):
                 self._say(f"{name}: {warning}", "bold yellow")
         self.query_one("#vitals", Static).update(Text("\n").join(vitals(seen)))
         last = self.query_one("#commands", Static)
-        last.update(commands(seen, 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4, last.content_size.width))
+        most = 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4
+        last.update(newest_commands(seen, most, last.content_size.width))
         self._show_controls(seen)
         if not self._opening and (new := self._defaults.new(seen)):
             self._opening = True

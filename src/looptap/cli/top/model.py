@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from looptap.cli.formats import fields
 from looptap.client.attach import runs
 from looptap.client.estimates import Estimates
 from looptap.client.run import Run
@@ -108,12 +109,12 @@ class Watcher:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._estimates = Estimates(run)
-        self._seen = self._now()
+        self._seen = Facts(**_own(run))
         self._counts: tuple[str, float, Mapping[str, int]] = (run.id, time.monotonic(), {})
 
     def look(self) -> Facts:
         """Request the state of the run. Blocks for a few seconds at most."""
-        seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
+        seen = replace(self._seen, **_own(self.run)) if self._seen.id == self.run.id else Facts(**_own(self.run))
         problems: list[str] = []
         all_ = (self._stats, self._streams, self._scalars, self._controls, self._commands, self._ranks, self._progress)
         viewer = (self._events, self._streams, self._ranks, self._progress)  # a viewer's other requests are refused
@@ -126,10 +127,6 @@ class Watcher:
                 problems.append(str(error))
         self._seen = replace(seen, **_own(self.run), problems=tuple(dict.fromkeys(problems)))
         return self._seen
-
-    def _now(self) -> Facts:
-        seen = getattr(self, "_seen", None)
-        return Facts(**_own(self.run)) if seen is None else replace(seen, **_own(self.run))
 
     def _stats(self, seen: Facts) -> Facts:
         stats = self.run.agent_stats(REPLY_TIMEOUT_SECONDS, machine=True)
@@ -160,11 +157,9 @@ class Watcher:
             before = {}
         self._counts = (self.run.id, now, counts)
         span, ages = now - then, self.run.ages()
+        rates = {name: (count - before[name]) / span for name, count in counts.items() if name in before and span > 0}
         return tuple(
-            EventRate(
-                name, count, (count - before[name]) / span if name in before and span > 0 else None, ages.get(name, 0.0)
-            )
-            for name, count in counts.items()
+            EventRate(name, count, rates.get(name), ages.get(name, 0.0)) for name, count in counts.items()
         )
 
     def _streams(self, seen: Facts) -> Facts:
@@ -195,12 +190,8 @@ class Watcher:
 
 def _own(run: Run) -> dict[str, Any]:
     """Return what the client knows without a request."""
-    info = run.info
-    return {
-        "id": run.id, "host": info.host, "pid": info.pid, "rank": info.rank, "size": info.ranks, "role": run.role,
-        "state": run.state, "reason": run.reason, "idle": run.idle, "silence": run.silence, "paused": run.paused,
-        "inside": run.inside,
-    }  # fmt: skip
+    own = fields(run, "id", "role", "state", "reason", "idle", "silence", "paused", "inside")
+    return {**own, **fields(run.info, "host", "pid", "rank"), "size": run.info.ranks}
 
 
 def _finite(number: float) -> float:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rich.text import Text
 
-from looptap.cli.formats import cost, printable, several, size, text_of
-from looptap.cli.top.model import Facts
+from looptap.cli.formats import cost, printable, problems, several, sized, stated, value_text
+from looptap.cli.tail import Rate, numbers_in
+from looptap.cli.top.model import Facts, Rank
 from looptap.client.control.controls import CHANGES, line_of, short_name
 from looptap.client.estimates import banded, said
 from looptap.client.machine import described
@@ -21,7 +21,6 @@ from looptap.protocol.keys import VIEWER
 from looptap.protocol.run_config import RunConfig
 from looptap.streams.durations import duration
 from looptap.streams.stream.state_and_cost import LIVE
-from looptap.streams.values.rows import Row
 from looptap.visualizers.drawing.backends.blocks import sparkline
 from looptap.visualizers.drawing.backends.with_text import draw
 from looptap.visualizers.plot import Plot
@@ -29,8 +28,6 @@ from looptap.visualizers.plot import Plot
 MIN_CHART_LINES = 11
 """The least lines for a stream to be drawn as a chart."""
 _MAX_CURVE_VALUES = 2000  # values of a curve
-_RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
-_MAX_MAGNITUDE = 1e300  # larger numbers are clipped to this, so that differences are finite
 _STILL_AFTER_SECONDS = 5.0  # without an event or a message, after which a note is shown
 
 
@@ -39,66 +36,68 @@ def heading(seen: Facts) -> Text:
     state = "paused" if seen.paused and seen.state == LIVE else seen.state
     style = {LIVE: "bold green", "paused": "bold yellow", "ended": "bold"}.get(state, "bold red")
     rank = f", rank {seen.rank} of {seen.size}" if seen.size > 1 else ""
-    line = Text.assemble((printable(seen.id), "bold"), "  ", (state, style))
-    if seen.reason:
-        line.append(f"  {printable(seen.reason)}", "red" if state != "ended" else "")
-    elif seen.paused:
-        line.append(f"  for {duration(seen.paused)}")
-    elif seen.silence > _STILL_AFTER_SECONDS:
-        line.append(f"  no sign of life for {duration(seen.silence)}", "red")
-    elif seen.inside:
-        line.append(f"  inside {printable(seen.inside)}", "red")
-    elif seen.idle > _STILL_AFTER_SECONDS:
-        line.append(f"  no event for {duration(seen.idle)}", "yellow")
-    return line.append(f"  pid {seen.pid} on {printable(seen.host)}{rank}", "dim")
+    notes = [  # the gravest first
+        (seen.reason, printable(seen.reason), "red" if state != "ended" else ""),
+        (seen.paused, f"for {duration(seen.paused)}", ""),
+        (seen.silence > _STILL_AFTER_SECONDS, f"no sign of life for {duration(seen.silence)}", "red"),
+        (seen.inside, f"inside {printable(seen.inside)}", "red"),
+        (seen.idle > _STILL_AFTER_SECONDS, f"no event for {duration(seen.idle)}", "yellow"),
+    ]
+    note = next(((f"  {text}", color) for holds, text, color in notes if holds), "")
+    place = f"  pid {seen.pid} on {printable(seen.host)}{rank}"
+    return Text.assemble((printable(seen.id), "bold"), "  ", (state, style), note, (place, "dim"))
 
 
 def vitals(seen: Facts) -> Iterator[Text]:
     """Yield the lines below: event rates, costs, ranks, failed requests."""
-    events = Text("events   ", "dim")
-    for index, event in enumerate(seen.events[:8]):
-        rate = "" if event.rate is None else f" ({_rate(event.rate)})"
-        events.append(f"{', ' * bool(index)}{printable(event.name)} {event.count:,}", "").append(rate, "cyan")
-        if event.idle > _STILL_AFTER_SECONDS and not event.rate:
-            events.append(f", the last {duration(event.idle)} ago", "yellow")
-    if len(seen.events) > 8:
-        events.append(f" and {len(seen.events) - 8} more types")
-    yield events if seen.events else events.append(f"none in the {duration(seen.idle)} since it started", "")
+    yield _events(seen)
     if seen.progress is not None:
-        head, *more = said(seen.progress)
-        text = "; ".join([head, *more])
-        yield Text.assemble(("rest     ", "dim"), (banded(seen.progress, 20), "green"), f" {printable(text)}")
+        text = printable("; ".join(said(seen.progress)))
+        yield _row("rest", (banded(seen.progress, 20), "green"), f" {text}")
     if seen.role == VIEWER:
-        line = Text("looptap  ", "dim")
         shown = several(len(seen.streams), "exported stream")
-        yield line.append(f"viewer: {shown}; queries, costs, controls and commands are the operators'")
+        text = f"viewer: {shown}; queries, costs, controls and commands are the operators'"
+        yield _row("looptap", text, style="dim")
     else:
         yield _costs(seen)
-        if beside := described(seen.machine):
-            yield Text.assemble(("machine  ", "dim"), printable("; ".join(beside)))
+    if beside := described(seen.machine):
+        yield _row("machine", printable("; ".join(beside)))
     if seen.ranks:
-        line = Text("ranks    ", "dim")
-        for one in seen.ranks[:64]:
-            state, style = {True: ("alive", "green"), False: ("gone", "red"), None: ("elsewhere", "dim")}[one.alive]
-            line.append(f"{one.rank} ").append(state, style).append(f" ({printable(one.host)}, pid {one.pid})  ", "dim")
-        yield line
+        yield _row("ranks", *(part for one in seen.ranks[:64] for part in _rank(one)), style="dim")
     for problem in seen.problems:
-        yield Text.assemble(("failed   ", "dim"), (printable(" ".join(problem.split())), "red"))
+        yield _row("failed", (printable(" ".join(problem.split())), "red"))
+
+
+def _row(title: str, *parts: str | tuple[str, str], style: str = "") -> Text:
+    return Text.assemble((f"{title:<9}", "dim"), *parts, style=style)
+
+
+def _events(seen: Facts) -> Text:
+    none = f"none in the {duration(seen.idle)} since it started"
+    line = _row("events", "" if seen.events else none, style="dim")
+    for index, event in enumerate(seen.events[:8]):
+        rate = "" if event.rate is None else f" ({_rate(event.rate)})"
+        line.append(f"{', ' * bool(index)}{printable(event.name)} {event.count:,}").append(rate, "cyan")
+        if event.idle > _STILL_AFTER_SECONDS and not event.rate:
+            line.append(f", the last {duration(event.idle)} ago", "yellow")
+    if len(seen.events) > 8:
+        line.append(f" and {len(seen.events) - 8} more types")
+    return line
+
+
+def _rank(one: Rank) -> Sequence[str | tuple[str, str]]:
+    state = {True: ("alive", "green"), False: ("gone", "red"), None: ("elsewhere", "dim")}[one.alive]
+    return f"{one.rank} ", state, (f" ({printable(one.host)}, pid {one.pid})  ", "dim")
 
 
 def _costs(seen: Facts) -> Text:
     """Return the line about what looptap costs the loop."""
     budget = "no limit" if seen.budget is None else f"of {_share(seen.budget)} allowed"
     queries = "1 query" if seen.queries == 1 else f"{seen.queries} queries"
-    line = Text.assemble(
-        ("looptap  ", "dim"), f"{queries} {_share(seen.share)} of the loop's time ({budget}), "
-        f"I/O thread {_share(seen.io_share)}; {several(seen.clients, 'other client')}, {size(seen.outbox)} waiting",
-    )  # fmt: skip
-    if seen.dropped:
-        line.append(f", {several(seen.dropped, 'value')} dropped", "red")
-    if seen.withheld:
-        line.append(f", {several(seen.withheld, 'event')} withheld by the budget", "red")
-    return line
+    paid = f"{queries} {_share(seen.share)} of the loop's time ({budget}), I/O thread {_share(seen.io_share)}"
+    others = f"{several(seen.clients, 'other client')}, {sized(seen.outbox)} waiting"
+    wrong = [*stated((f"{several(seen.dropped, 'value')} dropped", seen.dropped)), *problems(seen.withheld)]
+    return _row("looptap", f"{paid}; {others}", ("".join(f", {text}" for text in wrong), "red"))
 
 
 def config_text(config: RunConfig) -> Text:
@@ -109,7 +108,7 @@ def config_text(config: RunConfig) -> Text:
     return text.append("\n" + printable(config.diff, keep="\n\t"))
 
 
-def commands(seen: Facts, most: int, width: int = 0) -> Text:
+def newest_commands(seen: Facts, most: int, width: int = 0) -> Text:
     """Return the newest commands, newest last; ``width`` puts the change first."""
     newest = seen.commands[-most:] if most > 0 else ()
     lines = [
@@ -159,7 +158,7 @@ class StreamSummary:
         self.stream = stream
         self._taken = 0
         self._numbers: deque[float | None] = deque(maxlen=_MAX_CURVE_VALUES)  # None: values are missing there
-        self._counts = deque([(time.monotonic(), 0)])
+        self._rate = Rate()
         self._plot: Plot | None = None
         self._chart, self._size = Text(), (0, 0)
 
@@ -171,12 +170,9 @@ class StreamSummary:
             for number, value in zip(new.numbers[newest].tolist(), new.values[newest], strict=True):
                 if self._numbers and number != self._taken + 1:
                     self._numbers.append(None)
-                self._numbers.extend(number_of(value))
+                self._numbers.extend(numbers_in(value))
                 self._taken = number
-        now = time.monotonic()
-        self._counts.append((now, self.stream.arrived))
-        while now - self._counts[0][0] > _RATE_WINDOW_SECONDS:
-            self._counts.popleft()
+        self._rate.count(self.stream.arrived)
 
     def draw(self, width: int, height: int) -> Text:
         """Return name and newest value, and a curve or chart in ``height`` lines."""
@@ -187,13 +183,13 @@ class StreamSummary:
             line.append(f"  {stream.state}: {printable(stream.reason)}", style)
         if stream.arrived:
             unit = f" {printable(stream.unit)}" if stream.unit else ""
-            line.append(f"  {text_of(stream.latest, 200)}{unit}").append(f"  {_rate(self.rate())}", "dim")
-        if stream.dropped:
-            line.append(f"  {stream.dropped:,} missing", "red")
-        if stream.withheld:
-            line.append(f"  {stream.withheld:,} withheld", "red")
-        if stream.error_count:
-            line.append(f"  {several(stream.error_count, 'error')}", "red")
+            line.append(f"  {value_text(stream.latest, 200)}{unit}").append(f"  {_rate(float(self._rate))}", "dim")
+        wrong = stated(
+            (f"{stream.dropped:,} missing", stream.dropped),
+            (f"{stream.withheld:,} withheld", stream.withheld),
+            (several(stream.error_count, "error"), stream.error_count),
+        )
+        line.append("".join(f"  {text}" for text in wrong), "red")
         line.append(f"  {cost(*stream.cost)}", "dim")
         line.truncate(max(1, width), overflow="ellipsis")
         numbers = list(self._numbers)
@@ -220,33 +216,11 @@ class StreamSummary:
                 self._chart = Text(printable(f"This cannot be drawn: {type(error).__name__}: {error}"), "red")
         return self._chart
 
-    def rate(self) -> float:
-        """Return the values per second, over the last two seconds."""
-        (start, before), (end, now) = self._counts[0], self._counts[-1]
-        return (now - before) / (end - start) if end > start else 0.0
-
     def _span(self, curve: list[float | None]) -> str:
         numbers = [number for number in curve if number is not None]
         known = [number for number in numbers if math.isfinite(number)]
         odd = f", {len(numbers) - len(known)} not finite" if len(known) < len(numbers) else ""
         return f"the last {len(numbers):,}: {min(known):.4g} to {max(known):.4g}{odd}" if known else odd.strip(", ")
-
-
-def number_of(value: Any) -> list[float]:
-    """Return the number a curve shows of a value: itself, or the last of a row.
-
-    >>> number_of((3, 0.5)), number_of("a")
-    ([0.5], [])
-    """
-    if isinstance(value, Row | tuple):
-        value = next((part for part in reversed(value) if _plain(part)), None)
-    if not _plain(value):
-        return []
-    return [float(value) if not abs(value) > _MAX_MAGNITUDE else math.copysign(_MAX_MAGNITUDE, value > 0 or -1)]
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rate(rate: float) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from looptap.cli.commands.control.give_command import announced, for_run, interrupted, outcome_of
-from looptap.cli.formats import json_of, printable, text_of
+from looptap.cli.commands.control.give_command import announced, for_run, interrupted, outcome_of, report_failure
+from looptap.cli.formats import printable, value_text
 from looptap.cli.options import CommandId, OnRanks, RunName, Timeout, TimeSpan, which_of
-from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.output import DONE, say_json
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.client.control.controls import Outcome
@@ -18,7 +17,7 @@ from looptap.client.control.pending import CommandPending
 from looptap.protocol.errors import RemoteError
 
 
-def main(
+def call_command(
     run: RunName,
     code: Annotated[
         str, Argument(metavar="CODE", help="A Python expression over what the event carries.", show_default=False)
@@ -51,30 +50,18 @@ def main(
     except KeyboardInterrupt as pressed:
         raise interrupted(pressed, run) from None
     except CommandPending as error:
-        return _failed(error, as_json, for_run(in_shell(error), run))
+        text = for_run(in_shell(error), run)
+        return report_failure(text, "", {"result": None, "error": text, "traceback": "", "id": error.id}, as_json)
     except RemoteError as error:
-        return _failed(error, as_json)
+        plain = {"result": None, "error": str(error), "traceback": error.traceback}
+        return report_failure(f"The command failed in the job: {error}", error.traceback, plain, as_json)
     if as_json:
-        print(json_of({"result": result, "error": None, "traceback": ""}))
-    elif result is not None:
-        print(printable(result, keep="\n\t") if isinstance(result, str) else text_of(result))
+        return say_json({"result": result, "error": None, "traceback": ""})
+    if result is not None:
+        print(printable(result, keep="\n\t") if isinstance(result, str) else value_text(result))
     return DONE
 
 
 def _result(outcome: Outcome) -> Any:
     """Return what the code returned; in a job of several ranks by rank."""
     return {rank: one.result for rank, one in outcome.ranks.items()} if outcome.ranks else outcome.result
-
-
-def _failed(error: RemoteError | CommandPending, as_json: bool, text: str = "") -> int:
-    if isinstance(error, CommandPending):
-        if as_json:
-            print(json_of({"result": None, "error": text, "traceback": "", "id": error.id}))
-            return FAILED
-        return complain(text)
-    if as_json:
-        print(json_of({"result": None, "error": str(error), "traceback": error.traceback}))
-        return FAILED
-    if error.traceback:
-        print(printable(error.traceback.rstrip(), keep="\n\t"), file=sys.stderr)
-    return complain(f"The command failed in the job: {error}")

@@ -8,15 +8,15 @@ from typing import Annotated
 from typer import Argument
 
 from looptap.cli.commands.control.give_command import for_run
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import printable
 from looptap.cli.options import JsonObject, RunName, Timeout, TimeSpan
-from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.output import DONE, FAILED, complain, say_json
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.streams.errors import LooptapError
 
 
-def main(
+def cancel_command(
     run: RunName,
     id: Annotated[str, Argument(metavar="ID", help="Of the command; looptap commands RUN shows those that wait.")],
     timeout: Timeout = TimeSpan(5),
@@ -38,7 +38,7 @@ def main(
             return complain(for_run(in_shell(error), run))
     in_time = outcome.outcome == "cancelled"
     if as_json:
-        print(json_of(dataclasses.asdict(outcome)))
+        say_json(dataclasses.asdict(outcome))
     elif in_time:
         print(printable(str(outcome)))
     else:

@@ -6,7 +6,7 @@ from looptap.cli.commands.control.give_command import give, report_earlier
 from looptap.cli.options import At, CommandId, JsonObject, OnRanks, RunName, Timeout, TimeSpan, which_of
 
 
-def main(
+def checkpoint_command(
     run: RunName,
     on: At = "",
     timeout: Timeout = TimeSpan(300),

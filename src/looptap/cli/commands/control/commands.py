@@ -15,7 +15,7 @@ from looptap.client.control.controls import Records, line_of
 from looptap.protocol.files import command_file
 
 
-def main(
+def commands_command(
     run: RunOrFile,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each command.")] = False,
     as_yaml: Annotated[bool, Option("--yaml", help="Print what `looptap replay` takes.")] = False,

@@ -7,13 +7,13 @@ from typing import Annotated
 import msgspec
 from typer import Option
 
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import printable
 from looptap.cli.options import RunName
-from looptap.cli.output import DONE
+from looptap.cli.output import DONE, say_json
 from looptap.client.attach import attach
 
 
-def main(
+def controls_command(
     run: RunName,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each control.")] = False,
 ) -> int:
@@ -28,8 +28,7 @@ def main(
     with attach(run) as job:
         found = job.controls.look()
     if as_json:
-        print(json_of([msgspec.structs.asdict(info) for info in found.values()]))
-        return DONE
+        return say_json(list(map(msgspec.structs.asdict, found.values())))
     for info in found.values():
         print(printable(str(info)))
     if not found:

@@ -9,11 +9,11 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from looptap.cli.formats import json_of, printable
-from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.output import DONE, FAILED, complain, say_json
 from looptap.cli.questions import refused
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
@@ -34,9 +34,13 @@ _POLL_SECONDS = 0.02
 
 
 def give(
-    name: str, ask: Callable[[Run], Outcome], as_json: bool, question: Callable[[Run], str] = lambda run: "",
-    yes: bool = False, on: str | None = None,
-) -> int:  # fmt: skip
+    name: str,
+    ask: Callable[[Run], Outcome],
+    as_json: bool,
+    question: Callable[[Run], str] = lambda run: "",
+    yes: bool = False,
+    on: str | None = None,
+) -> int:
     """Send the run ``name`` a command, print the outcome, return the exit code.
 
     A ``question`` that is not empty is asked before, unless its answer is ``yes``.
@@ -52,15 +56,21 @@ def give(
         raise interrupted(pressed, name) from None
     except (RemoteError, ControlError, CommandPending) as error:
         text, trace = for_run(in_shell(error), name), getattr(error, "traceback", "")
-        if as_json:
-            id = getattr(error, "id", None)
-            print(json_of({"outcome": type(error).__name__, "error": text, "traceback": trace, "id": id}))
-            return FAILED
-        if trace:
-            print(printable(trace.rstrip(), keep="\n\t"), file=sys.stderr)
-        return complain(text)
+        id = getattr(error, "id", None)
+        plain = {"outcome": type(error).__name__, "error": text, "traceback": trace, "id": id}
+        return report_failure(text, trace, plain, as_json)
     print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
+
+
+def report_failure(text: str, trace: str, plain: Mapping[str, Any], as_json: bool) -> int:
+    """Print why a command failed, as text or as ``plain`` data; return the exit code."""
+    if as_json:
+        say_json(plain)
+        return FAILED
+    if trace:
+        print(printable(trace.rstrip(), keep="\n\t"), file=sys.stderr)
+    return complain(text)
 
 
 @contextlib.contextmanager

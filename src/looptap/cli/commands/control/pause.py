@@ -10,7 +10,7 @@ from looptap.cli.commands.control.give_command import give
 from looptap.cli.options import At, JsonObject, RunName, Timeout, TimeSpan, time_of
 
 
-def main(
+def pause_command(
     run: RunName,
     seconds: Annotated[
         float | None,

@@ -26,7 +26,7 @@ from looptap.client.control.controls import ControlInfo, question_before
 from looptap.client.run import Run
 
 
-def main(
+def set_command(
     run: RunName,
     name: Annotated[
         str,

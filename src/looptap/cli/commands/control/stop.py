@@ -8,7 +8,7 @@ from looptap.cli.questions import Yes
 from looptap.client.run import Run
 
 
-def main(
+def stop_command(
     run: RunName,
     on: At = "",
     checkpoint: CheckpointFirst = False,

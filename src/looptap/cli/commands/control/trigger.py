@@ -20,7 +20,7 @@ from looptap.cli.options import (
 )
 
 
-def main(
+def trigger_command(
     run: RunName,
     name: Annotated[str, Argument(metavar="NAME", help="What the job called it in agent.trigger.")],
     on: At = "",

@@ -13,7 +13,7 @@ from looptap.client.run import Run
 from looptap.streams.control import leap
 
 
-def main(
+def undo_command(
     run: RunName,
     name: Annotated[
         str, Argument(metavar="NAME", help="Only the last change of this control.", show_default=False)

@@ -8,9 +8,9 @@ import msgspec
 from typer import Option
 
 from looptap.cli.commands.control.give_command import for_run, interrupted
-from looptap.cli.formats import json_of, printable, several, size
-from looptap.cli.options import At, JobFile, Rank, RunName, Timeout, TimeSpan, TracedSteps, whole
-from looptap.cli.output import DONE, FAILED, complain, say
+from looptap.cli.formats import printable, several, sized, stated
+from looptap.cli.options import At, JobFile, Rank, RunName, Timeout, TimeSpan, TracedSteps, integer
+from looptap.cli.output import DONE, FAILED, complain, say, say_json
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.client.control.pending import CommandPending
@@ -23,11 +23,13 @@ TRACERS = {"cuda": "blocks of CUDA memory, allocated before or within", "python"
 """What the lines are of, by the tracer."""
 
 
-def main(
+def memory_command(
     run: RunName,
     steps: TracedSteps = 5,
     out: JobFile = None,
-    rows: Annotated[int, Option(metavar="N", parser=whole(1, 100), help="The most lines, and the most tensors.")] = 15,
+    rows: Annotated[
+        int, Option(metavar="N", parser=integer(1, 100), help="The most lines, and the most tensors.")
+    ] = 15,
     on: At = "",
     rank: Rank = None,
     timeout: Timeout = TimeSpan(300),
@@ -58,49 +60,48 @@ def main(
     except (RemoteError, ControlError, CommandPending) as error:
         text = for_run(in_shell(error), run)
         if as_json:
-            print(json_of({"outcome": type(error).__name__, "error": text, "id": getattr(error, "id", None)}))
+            say_json({"outcome": type(error).__name__, "error": text, "id": getattr(error, "id", None)})
             return FAILED
         return complain(text)
     if as_json:
-        print(json_of(msgspec.to_builtins(report)))
-        return DONE
+        return say_json(msgspec.to_builtins(report))
     _show(report, rows)
     return DONE
 
 
 def _show(report: MemoryReport, rows: int) -> None:
-    devices = [
-        f"device {one.index}: {size(one.allocated)} allocated, {size(one.reserved)} reserved, {size(one.peak)} at most"
-        for one in report.devices
-    ]
-    say("; ".join([f"the process has {size(report.resident)} in memory", *devices]))
+    facts = [f"the process has {sized(report.resident)} in memory"]
+    for one in report.devices:
+        allocated, reserved, peak = map(sized, (one.allocated, one.reserved, one.peak))
+        facts.append(f"device {one.index}: {allocated} allocated, {reserved} reserved, {peak} at most")
+    say("; ".join(facts))
     if report.kind:
-        peak = f", {size(report.peak)} at most" if report.peak else ""
-        within = f"{several(report.steps, 'step')}, and held: {size(report.held)}{peak}"
+        peak = f", {sized(report.peak)} at most" if report.peak else ""
+        within = f"{several(report.steps, 'step')}, and held: {sized(report.held)}{peak}"
         _print_table(
             f"lines: {TRACERS.get(report.kind, printable(report.kind))} {within}",
             ["size", "blocks", "line"],
-            [(size(one.size), f"{one.count:,}", _line(one)) for one in report.lines[:rows]],
+            [(sized(one.size), f"{one.count:,}", _line(one)) for one in report.lines[:rows]],
             len(report.lines) + report.lines_left_out,
         )
-    parts = ", ".join(f"{size(bytes)} on {printable(device)}" for device, bytes in sorted(report.tensor_bytes.items()))
+    parts = ", ".join(f"{sized(bytes)} on {printable(device)}" for device, bytes in sorted(report.tensor_bytes.items()))
     _print_table(
         f"tensors: {report.tensor_count:,} alive{': ' if parts else ''}{parts}",
         ["size", "tensors", "name"],
-        [(size(one.size), f"{one.count:,}", _tensor(one)) for one in report.tensors[:rows]],
+        [(sized(one.size), f"{one.count:,}", _tensor(one)) for one in report.tensors[:rows]],
         len(report.tensors) + report.tensors_left_out,
     )
-    print()
-    if report.steps:
-        took, before = short_time(report.step_seconds), short_time(report.step_seconds_before)
-        print(f"a step took {took} while memory was traced, {before} before")
-    if report.stood:
-        print(f"the loop waited {short_time(report.stood)} once, while its tensors were listed")
-    for note in report.notes:
-        print(printable(note))
-    if report.path:
-        where = "https://pytorch.org/memory_viz" if report.kind == "cuda" else "tracemalloc.Snapshot.load"
-        print(f"{printable(report.path)}: {size(report.file_bytes)}, for {where}")
+    took, before = short_time(report.step_seconds), short_time(report.step_seconds_before)
+    where = "https://pytorch.org/memory_viz" if report.kind == "cuda" else "tracemalloc.Snapshot.load"
+    notes = [
+        *stated(
+            (f"a step took {took} while memory was traced, {before} before", report.steps),
+            (f"the loop waited {short_time(report.stood)} once, while its tensors were listed", report.stood),
+        ),
+        *report.notes,
+        *stated((f"{report.path}: {sized(report.file_bytes)}, for {where}", report.path)),
+    ]
+    print("", *map(printable, notes), sep="\n")
 
 
 def _line(one: MemoryLine) -> str:
@@ -115,8 +116,9 @@ def _tensor(one: LiveTensors) -> str:
 
 def _print_table(title: str, heads: list[str], cells: list[tuple[str, str, str]], count: int) -> None:
     say(f"\n{title}")
-    widths = [max(len(row[place]) for row in [tuple(heads), *cells]) for place in (0, 1)]
-    for first, second, third in [tuple(heads), *cells] if cells else ():
-        say(f"  {first:>{widths[0]}}  {second:>{widths[1]}}  {third}")
+    rows = [tuple(heads), *cells] if cells else []
+    firsts, seconds = (max((len(row[place]) for row in rows), default=0) for place in (0, 1))
+    for first, second, third in rows:
+        say(f"  {first:>{firsts}}  {second:>{seconds}}  {third}")
     if count > len(cells):
         print(f"  and {count - len(cells):,} more rows: --rows shows up to 100, --json 100 of each")

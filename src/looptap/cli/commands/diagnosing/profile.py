@@ -10,7 +10,7 @@ from looptap.client.control.controls import Outcome
 from looptap.client.run import Run
 
 
-def main(
+def profile_command(
     run: RunName,
     steps: TracedSteps = 5,
     out: JobFile = None,

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from typer import Option
 
-from looptap.cli.formats import json_of, printable, several
-from looptap.cli.options import Ranks, RunName, Timeout, TimeSpan, only_with, ranks_of
-from looptap.cli.output import DONE, complain, say
+from looptap.cli.formats import printable, several
+from looptap.cli.options import Ranks, RunName, Timeout, TimeSpan, only_with, parsed_ranks
+from looptap.cli.output import DONE, complain, say, say_json
 from looptap.client.attach import attach
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.stack_groups import difference
@@ -19,7 +19,7 @@ from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 
 
-def main(
+def stacks_command(
     run: RunName,
     ranks: Ranks = None,
     short: Annotated[
@@ -45,28 +45,29 @@ def main(
     process, cannot answer. Threads of looptap itself are left out; --json has them.
     """
     only_with("--ranks", ranks is not None, short=short)
-    which = ranks_of(ranks)
+    which = parsed_ranks(ranks)
     with attach(run) as job:
         if which is None:
             answer = job.stack_report(timeout)
-            print(json_of(msgspec.to_builtins(answer))) if as_json else _show(answer, run)
+            if as_json:
+                return say_json(msgspec.to_builtins(answer))
+            _show(answer, run)
             return DONE
         found = job.ranks.each(lambda rank: _asked(rank, timeout), which, timeout)
-    answers = {rank: one if isinstance(one, LooptapError) else one[1] for rank, one in found.items()}
-    places = {rank: one[0] for rank, one in found.items() if not isinstance(one, LooptapError)}
+    answers = {rank: ("", one) if isinstance(one, LooptapError) else one for rank, one in found.items()}
+    silent = {rank: str(one) for rank, (_, one) in answers.items() if isinstance(one, LooptapError)}
     if as_json:
-        print(json_of({rank: _plain(answer) for rank, answer in answers.items()}))
-    silent = {rank: str(answer) for rank, answer in answers.items() if isinstance(answer, LooptapError)}
-    reports = {rank: answer for rank, answer in answers.items() if not isinstance(answer, LooptapError)}
-    if not as_json:
+        say_json({rank: _plain(one) for rank, (_, one) in answers.items()})
+        wrong = "; ".join(f"rank {rank}: {error}" for rank, error in silent.items())
+    else:
+        reports = {rank: one for rank, (_, one) in answers.items() if isinstance(one, StackReport)}
+        places = {rank: place for rank, (place, _) in answers.items() if place}
         print(*map(printable, difference(reports, silent, places)), sep="\n")
         for rank, report in {} if short else reports.items():
             say(f"\nrank {rank}, {places[rank]}")
             _show(report, run)
-    if not silent:
-        return DONE
-    reasons = "; ".join(f"rank {rank}: {error}" for rank, error in silent.items())
-    return complain(reasons if as_json else f"{numbered(silent)} did not answer")  # the text above has the reasons
+        wrong = f"{numbered(silent)} did not answer"  # the text above has the reasons
+    return complain(wrong) if silent else DONE
 
 
 def _asked(rank: Run, timeout: float) -> tuple[str, StackReport | LooptapError]:
@@ -91,6 +92,6 @@ def _show(report: StackReport, name: str) -> None:
         print(f"the loop waits for {printable(one.text)}")
     if report.paused:
         say(f"paused for {report.paused:.1f} s; looptap resume {name} ends that")
-    own = [thread for thread in report.threads if thread.thread.startswith("looptap-")]
-    for thread in report.threads if len(own) == len(report.threads) else [t for t in report.threads if t not in own]:
-        say(f"\n{thread.thread}{' (daemon)' if thread.daemon else ''}:\n{thread.stack.rstrip()}")
+    jobs = [thread for thread in report.threads if not thread.thread.startswith("looptap-")]
+    for thread in jobs or report.threads:
+        say(f"\n{thread.thread}{' (daemon)' * thread.daemon}:\n{thread.stack.rstrip()}")

@@ -10,7 +10,7 @@ from looptap.cli.options import RUN_HELP, Rank
 from looptap.client.bridge import bridge
 
 
-def main(
+def bridge_command(
     run: Annotated[str | None, Argument(metavar="RUN", help=f"By default the newest. {RUN_HELP}")] = None,
     rank: Rank = None,
 ) -> int:

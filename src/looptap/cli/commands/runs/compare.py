@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,20 +11,21 @@ from typing import Annotated, Any
 from rich.text import Text
 from typer import Argument, Option
 
-from looptap.cli.formats import json_of, printable, several
+from looptap.cli.formats import printable, several, stated
 from looptap.cli.options import Place, only_with
-from looptap.cli.output import DONE, MISTYPED, complain, console, say
+from looptap.cli.output import DONE, MISTYPED, complain, console, remark, say, say_json
 from looptap.client.attach import resolve, runs
 from looptap.store.layout.run_path import SUFFIX, folder_of_runs, kept
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.visualizers.comparison import RunTable, table_of
 
 
-def main(
+def compare_command(
     run: Annotated[
         list[str] | None,
         Argument(
-            metavar="RUN", show_default=False,
+            metavar="RUN",
+            show_default=False,
             help="Runs by name, live and stored in looptap-runs; files of stored runs, or folders of them; patterns of "
             "either in quotes. Without: all live runs, and the stored ones of looptap-runs.",
         ),
@@ -36,7 +38,9 @@ def main(
     best: Annotated[
         list[str] | None,
         Option(
-            "--best", metavar="NAME=min|max", show_default=False,
+            "--best",
+            metavar="NAME=min|max",
+            show_default=False,
             help="What the best number of a line is, where its name does not say.",
         ),
     ] = None,
@@ -51,7 +55,7 @@ def main(
     ] = "",
     place: Place = "",
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
-) -> int:  # fmt: skip
+) -> int:
     """Compare runs: their settings, final and best numbers.
 
     \b
@@ -73,19 +77,21 @@ def main(
     except QueryError as error:
         complain(str(error))
         return MISTYPED
-    for row in table:
-        if row.problem:
-            print(f"looptap: {printable(row.name)}: {printable(row.problem)}", file=sys.stderr)
+    for text in stated(*((f"{row.name}: {row.problem}", row.problem) for row in table)):
+        remark(text)
     if as_json:
-        wanted = [{**row.plain(), "columns": {c: cells[c][place] for c in named}} for place, row in enumerate(table)]
-        print(json_of(wanted))
-        return DONE
+        return say_json([
+            {**row.plain(), "columns": {column: cells[column][place] for column in named}}
+            for place, row in enumerate(table)
+        ])
     if parallel or save:
         return _draw(table, _split(columns), save, place)
-    if everything and not table:
-        print(f"None of {several(len(everything), 'run')} has {printable(where)}.")
-    else:
+    if table:
         _print(table, named, cells)
+    elif everything:
+        say(f"None of {several(len(everything), 'run')} has {where}.")
+    else:
+        say(f"No run to compare. Jobs with looptap.Agent(..., config=...) leave files in {folder_of_runs()}.")
     return DONE
 
 
@@ -102,10 +108,8 @@ def _named(names: list[str]) -> list[Any]:
 
 def _called(name: str) -> list[Any]:
     """Return the live and the stored runs of a name, or whose names match a pattern."""
-    live = [
-        one for one in runs()
-        if not one.problem and one.alive is not False and any(fnmatchcase(each, name) for each in (one.name, one.id))
-    ]  # fmt: skip
+    there = [one for one in runs() if not one.problem and one.alive is not False]
+    live = [one for one in there if fnmatchcase(one.name, name) or fnmatchcase(one.id, name)]
     ids = {one.id for one in live}
     stored = dict.fromkeys([*kept(name), *kept(f"{name}-[0-9]*-[0-9]*")])  # by id, and by name
     return [*live, *(path for path in stored if "-rank" not in path.stem and path.stem not in ids)]
@@ -149,29 +153,33 @@ def _draw(table: RunTable, columns: list[str], save: str, place: str) -> int:
             plot.save(save)
             say(f"saved: {save}")
         else:
-            show(plot, place=place, block=True, report=lambda text: print(f"looptap: {text}", file=sys.stderr))
+            with suppress(KeyboardInterrupt):  # enough seen
+                show(plot, place=place, block=True, report=remark)
     except (LooptapError, NoPlace, ValueError, ImportError) as error:
         return complain(str(error))
-    except KeyboardInterrupt:  # enough seen
-        pass
     return DONE
 
 
 def _print(table: RunTable, columns: list[str], cells: dict[str, list[Any]]) -> None:
     out = console()
-    if not table:
-        folder = folder_of_runs()
-        out.print(f"No run to compare. Jobs with looptap.Agent(..., config=...) leave files in {folder}.")
-        return
     titles, rows = table.texts(columns, cells)
     lines = [[printable(cell) for cell in line] for line in (titles, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shown = [*range(len(titles))]
-    while out.is_terminal and len(shown) > 1 and sum(widths[place] + 2 for place in shown) > out.width:
-        settings = [place for place in shown if place > 2 and "(" not in titles[place]]  # results stay longest
-        shown.remove((settings or shown)[-1])
+    shown = _fitting(titles, widths, out.width) if out.is_terminal else [*range(len(titles))]
     for number, line in enumerate(lines):
         text = "  ".join(line[place].ljust(widths[place]) for place in shown).rstrip()
         out.print(Text(text, "" if number else "dim"))
     if len(shown) < len(titles):
         out.print(Text(f"… and {len(titles) - len(shown)} columns more: --columns, --json", "dim"))
+
+
+def _fitting(titles: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
+    """Return the columns that fit into a width.
+
+    Settings are left out before results.
+    """
+    shown = [*range(len(titles))]
+    while len(shown) > 1 and sum(widths[place] + 2 for place in shown) > width:
+        settings = [place for place in shown if place > 2 and "(" not in titles[place]]
+        shown.remove((settings or shown)[-1])
+    return shown

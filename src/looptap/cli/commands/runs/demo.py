@@ -12,7 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
-from looptap.cli.options import whole
+from looptap.cli.options import integer
 from looptap.cli.output import DONE, complain
 
 NEEDS = {"torch": "torch"}
@@ -21,8 +21,8 @@ DEFAULT_WIDTH_COLUMNS = 100
 """The width of the output without a terminal."""
 
 
-def main(
-    epochs: Annotated[int, Option(metavar="N", parser=whole(2), help="Epochs that the first job trains.")] = 60,
+def demo_command(
+    epochs: Annotated[int, Option(metavar="N", parser=integer(2), help="Epochs that the first job trains.")] = 60,
 ) -> int:
     """Start a small training job, attach to it, and query it.
 

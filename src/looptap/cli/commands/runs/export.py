@@ -13,7 +13,7 @@ from typer import Argument, BadParameter, Option
 from looptap.cli.commands.runs.live_export import send_live
 from looptap.cli.commands.runs.open import failures
 from looptap.cli.formats import several
-from looptap.cli.options import STORED_HELP, Every, On, Unsafe, WindowSize, only_with, window_of
+from looptap.cli.options import STORED_HELP, Every, On, Unsafe, WindowSize, only_with, parsed_window
 from looptap.cli.output import DONE, complain, say
 from looptap.client.sinks.opening import SINKS
 from looptap.store.reader import open as open_stored
@@ -25,20 +25,25 @@ ENDINGS = {"": "csv", ".csv": "csv", ".txt": "csv", ".parquet": "parquet", ".pq"
 """The formats by the ending of a file."""
 
 
-def main(
+def export_command(
     file: Annotated[str, Argument(metavar="FILE", help=STORED_HELP, show_default=False)],
     stream: Annotated[str, Argument(metavar="STREAM", help="The stream, as `looptap open` calls it.")],
     to: Annotated[
         str,
         Option(
-            "--to", metavar="FORMAT", show_default="by the ending of -o, else csv",
+            "--to",
+            metavar="FORMAT",
+            show_default="by the ending of -o, else csv",
             help="csv, parquet or tensorboard; with --live prometheus, otel, wandb, mlflow, trackio or tensorboard.",
         ),
     ] = "",
     output: Annotated[
         str | None,
         Option(
-            "--output", "-o", metavar="PATH", show_default=False,
+            "--output",
+            "-o",
+            metavar="PATH",
+            show_default=False,
             help="The file to write (tensorboard: the directory), and - for CSV to stdout. By default a new one here, "
             "called after the stream. "
             "With --live: the port, endpoint, project or directory.",
@@ -49,7 +54,7 @@ def main(
     window: WindowSize = None,
     every: Every = 1,
     unsafe: Unsafe = False,
-) -> int:  # fmt: skip
+) -> int:
     """Write a stored stream as a file, or send a live one.
 
     \b
@@ -73,35 +78,41 @@ def main(
     number of the event as the step.
     """
     if live:
-        how = {"on": on, "window": window_of(window), "every": every}
+        how = {"on": on, "window": parsed_window(window), "every": every}
         given = {name: value for name, value in how.items() if value not in (None, 1)}
         return send_live(file, stream, {**given, "unsafe": unsafe}, to, output)
     only_with("--live", live, on=on, window=window, every=every != 1, unsafe=unsafe)
-    ending = "" if output in (None, "-") else Path(str(output)).suffix.lower()
-    to = to or ENDINGS.get(ending, "")
-    if not to:
-        raise BadParameter(f"--output {output}: {ending} is the ending of none of {', '.join(FORMATS)}; add --to.")
-    if to in SINKS and to not in FORMATS:
-        raise BadParameter(f"--to {to} sends the values of a live run: add --live.")
-    if to not in FORMATS:
-        raise BadParameter(f"--to {to}: there are {', '.join(FORMATS)}.{did_you_mean(to, FORMATS)}")
-    if output == "-" and to != "csv":
-        raise BadParameter(f"--output - is for CSV; {to} needs a file.")
+    to = _format(to, output)
     with open_stored(file) as run:
         stored = run.stream(stream)
-        suffix = "" if to == "tensorboard" else f".{to}"
-        place = Path(output) if output else Path(re.sub(r"[^\w.+-]+", "_", f"{run.name}-{stored.name}") + suffix)
-        if output is None and suffix and os.path.lexists(place):
-            return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
         if output == "-":
             sys.stdout.flush()
             stored.to_csv(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
             return DONE
-        write = {"csv": stored.to_csv, "parquet": stored.to_parquet, "tensorboard": stored.to_tensorboard}[to]
-        count = write(place)
+        suffix = "" if to == "tensorboard" else f".{to}"
+        place = Path(output or re.sub(r"[^\w.+-]+", "_", f"{run.name}-{stored.name}") + suffix)
+        if output is None and suffix and os.path.lexists(place):
+            return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
+        count = getattr(stored, f"to_{to}")(place)
         if failed := failures(stored):
             complain(f"In {file} the query of {stored.name!r} has {failed}. Where it failed there is no value.")
         if run.lacks:
             complain(f"{file} is not complete. {run.lacks}")
     say(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
     return DONE
+
+
+def _format(to: str, output: str | None) -> str:
+    """Return the format ``to``, else that of the file's ending. Raises BadParameter."""
+    ending = "" if output in (None, "-") else Path(str(output)).suffix.lower()
+    to = to or ENDINGS.get(ending, "")
+    wrong = [
+        (not to, f"--output {output}: {ending} is the ending of none of {', '.join(FORMATS)}; add --to."),
+        (to in SINKS and to not in FORMATS, f"--to {to} sends the values of a live run: add --live."),
+        (to not in FORMATS, f"--to {to}: there are {', '.join(FORMATS)}.{did_you_mean(to, FORMATS)}"),
+        (output == "-" and to != "csv", f"--output - is for CSV; {to} needs a file."),
+    ]
+    for holds, text in wrong:
+        if holds:
+            raise BadParameter(text)
+    return to

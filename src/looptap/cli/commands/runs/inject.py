@@ -9,7 +9,7 @@ from typer import Argument
 from looptap.cli.commands.runs.injecting.injection import ANSWER_TIMEOUT_SECONDS, inject
 from looptap.cli.commands.runs.injecting.target import target
 from looptap.cli.formats import printable
-from looptap.cli.options import ScriptName, Timeout, TimeSpan, whole
+from looptap.cli.options import ScriptName, Timeout, TimeSpan, integer
 from looptap.cli.output import DONE, complain, say
 from looptap.cli.questions import Yes, refused
 from looptap.client.attach import runs
@@ -20,9 +20,9 @@ WARNING = (
 )
 
 
-def main(
+def inject_command(
     pid: Annotated[
-        int, Argument(metavar="PID", parser=whole(1), help="The process of the training loop, on this machine.")
+        int, Argument(metavar="PID", parser=integer(1), help="The process of the training loop, on this machine.")
     ],
     name: ScriptName = None,
     timeout: Timeout = TimeSpan(ANSWER_TIMEOUT_SECONDS),

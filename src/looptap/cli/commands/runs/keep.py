@@ -8,13 +8,13 @@ import msgspec
 from typer import Argument, Option
 
 from looptap.cli.formats import json_of
-from looptap.cli.options import Every, JsonObject, On, RunName, StreamName, Unsafe, WindowSize, window_of
+from looptap.cli.options import Every, JsonObject, On, RunName, StreamName, Unsafe, WindowSize, parsed_window
 from looptap.cli.output import DONE, say
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
 
 
-def main(
+def keep_command(
     run: RunName,
     query: Annotated[str, Argument(metavar="QUERY", help="A query in quotes, or the name of a stream.")],
     on: On = None,
@@ -41,7 +41,7 @@ def main(
         if end:
             found = job.keep(query, False)
         else:
-            handed = job.stream(query, on=on, window=window_of(window), every=every, history=False, unsafe=unsafe)
+            handed = job.stream(query, on=on, window=parsed_window(window), every=every, history=False, unsafe=unsafe)
             found = job.keep(handed, name=name)
             warn_if_it_fails(handed)
         recording = job.agent_stats().store

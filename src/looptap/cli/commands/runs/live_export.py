@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from typer import BadParameter
 
@@ -16,10 +16,14 @@ from looptap.cli.shell_names import in_shell
 from looptap.cli.sources import attached
 from looptap.cli.tail import POLL_INTERVAL_SECONDS, Tail
 from looptap.client.attach import runs
+from looptap.client.directory.listing import RunListing
 from looptap.client.run import Run
 from looptap.client.sinks.opening import SINKS, open_sink
 from looptap.streams.errors import LooptapError
 from looptap.streams.text import did_you_mean
+
+if TYPE_CHECKING:
+    from looptap.client.sinks.sink import Sink
 
 LOOK_INTERVAL_SECONDS = 2.0
 """Seconds between two looks for further runs of a pattern."""
@@ -37,45 +41,76 @@ def send_live(name: str, query: str, how: dict[str, Any], to: str, place: str | 
     except (ValueError, OSError) as error:
         complain(str(error))
         return MISTYPED
-    sent, code, followed, ended = 0, DONE, dict[str, _Followed](), set[str]()
-    look, pattern = 0.0, not GLOB.isdisjoint(name) and "://" not in name
-    try:
+    with closing(_Sending(sink, to, query, how)) as sending, suppress(KeyboardInterrupt):
+        if not GLOB.isdisjoint(name) and "://" not in name:
+            sending.send_all(name)
+        sending.add(attached(name, False))
+        while sending.runs:
+            sending.send()
+        return FAILED if sending.failed else DONE
+    return DONE
+
+
+class _Sending:
+    """The runs of which a stream is sent, until `close`."""
+
+    def __init__(self, sink: Sink, to: str, query: str, how: dict[str, Any]) -> None:
+        self._sink, self._to, self._query, self._how = sink, to, query, how
+        self.runs: dict[str, _Followed] = {}
+        self.failed = False
+        """True if a stream has failed that was sent."""
+        self._known: set[str] = set()  # ids, also of runs that have ended
+        self._sent = 0
+
+    def add(self, run: Run) -> None:
+        """Send the stream of a run from now on. Raises LooptapError if it has none."""
+        self._known.add(run.id)
+        try:
+            self.runs[run.id] = _Followed(run, self._query, self._how)
+        except LooptapError:
+            run.close()
+            raise
+        complain(f"{run.id}: {self._query} is sent to {self._to}")
+
+    def send_all(self, pattern: str) -> NoReturn:
+        """Send those of all runs that match a pattern, also of those to come."""
+        look = 0.0
         while True:
             if time.monotonic() >= look:
                 look = time.monotonic() + LOOK_INTERVAL_SECONDS
-                for run in _further(name, pattern, {*followed, *ended}):
-                    try:
-                        followed[run.id] = _Followed(run, query, how)
-                    except LooptapError as error:
-                        run.close()
-                        if not pattern:
-                            raise
-                        ended.add(run.id)
-                        complain(f"{run.id}: {in_shell(error)}")
-                    else:
-                        complain(f"{run.id}: {query} is sent to {to}")
-            for id, one in [*followed.items()]:
-                for origin, step, numbers in one.news():
-                    sink.put(origin, step, numbers)
-                    sent += 1
-                if one.over:
-                    code = FAILED if one.failed and not pattern else code
-                    outcome = one.outcome
-                    followed.pop(id).run.close()
-                    ended.add(id)
-                    sink.end(id)
-                    complain(f"{id}: {outcome}")  # last: what is said to have ended is complete
-            if not (pattern or followed):
-                return code
-            time.sleep(POLL_INTERVAL_SECONDS)
-    except KeyboardInterrupt:
-        return DONE
-    finally:
-        for one in followed.values():
+                found = [one for one in runs() if one.alive and fnmatchcase(one.name, pattern)]
+                for listing in [one for one in found if one.id not in self._known]:
+                    self._add_if_possible(listing)
+            self.send()
+
+    def _add_if_possible(self, listing: RunListing) -> None:
+        with suppress(LooptapError):  # it has just ended, or is asked again
+            run = listing.attach()
+            try:
+                self.add(run)
+            except LooptapError as error:
+                complain(f"{run.id}: {in_shell(error)}")
+
+    def send(self) -> None:
+        """Send what is new, and end with the runs that have ended."""
+        for id, one in [*self.runs.items()]:
+            for origin, step, numbers in one.news():
+                self._sink.put(origin, step, numbers)
+                self._sent += 1
+            if one.over:
+                self.failed, outcome = self.failed or one.failed, one.outcome
+                self.runs.pop(id).run.close()
+                self._sink.end(id)
+                complain(f"{id}: {outcome}")  # last: what is said to have ended is complete
+        time.sleep(POLL_INTERVAL_SECONDS)
+
+    def close(self) -> None:
+        """Leave the runs, and say what was sent."""
+        for one in self.runs.values():
             one.run.close()
-        sink.close()
-        if sent or followed:
-            complain(f"{several(sent, 'value')} sent to {to}")
+        self._sink.close()
+        if self._sent or self.runs:
+            complain(f"{several(self._sent, 'value')} sent to {self._to}")
 
 
 class _Followed:
@@ -112,15 +147,3 @@ class _Followed:
                 rank = info.rank if record.rank is None else record.rank
                 step, numbers = numbers_of(record.value, self._query, record.event)
                 yield Origin(info.name, info.id, info.host, rank, self._query), step, numbers
-
-
-def _further(name: str, pattern: bool, known: set[str]) -> Iterator[Run]:
-    """Yield runs that are not followed yet."""
-    if not pattern:
-        if not known:
-            yield attached(name, False)
-        return
-    for listing in runs():
-        if listing.alive and listing.id not in known and fnmatchcase(listing.name, name):
-            with contextlib.suppress(LooptapError):
-                yield listing.attach()

@@ -16,7 +16,7 @@ CONTEXT_SETTINGS: dict[str, Any] = {"ignore_unknown_options": True, "allow_inter
 """The options after COMMAND are those of the job."""
 
 
-def main(
+def replay_command(
     file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands --yaml` printed, or a stored run.")],
     job: Annotated[list[str], Argument(metavar="COMMAND...", help="How to start the job, with its arguments.")],
     allow_calls: AllowCalls = False,

@@ -15,7 +15,7 @@ CONTEXT_SETTINGS: dict[str, Any] = {"ignore_unknown_options": True, "allow_inter
 _OF_PYTHON = ("--help", "--version", "--check-hash-based-pycs")
 
 
-def main(
+def run_command(
     job: Annotated[list[str], Argument(metavar="SCRIPT...", help="The script, or a launcher, with its arguments.")],
     name: ScriptName = None,
     may_pause: Annotated[

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from looptap.cli.formats import json_of, several
+from looptap.cli.formats import fields, several
 from looptap.cli.options import Config, JsonObject, On, RunName, StreamName, TimeSpan, Unsafe, only_with, time_of
-from looptap.cli.output import DONE, say
+from looptap.cli.output import DONE, say, say_json
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
 from looptap.client.control.grants import Share
@@ -17,8 +17,11 @@ from looptap.client.run import Run
 from looptap.client.streams.kept_history import kept_history
 from looptap.streams.durations import duration
 
+if TYPE_CHECKING:
+    from looptap.client.streams.live import LiveStream
 
-def main(
+
+def share_command(
     run: RunName,
     stream: Annotated[
         list[str] | None,
@@ -38,7 +41,9 @@ def main(
     tcp: Annotated[
         str | None,
         Option(
-            "--tcp", metavar="HOST", show_default=False,
+            "--tcp",
+            metavar="HOST",
+            show_default=False,
             help="Listen at an address of the job's machine: 127.0.0.1 for its users and through ssh, its name for the "
             "network; HOST:PORT fixes the port. Without it: a private socket, for your own processes there.",
         ),
@@ -54,14 +59,16 @@ def main(
     id: Annotated[
         str,
         Option(
-            "--id", metavar="ID", show_default=False,
+            "--id",
+            metavar="ID",
+            show_default=False,
             help="Of one share: with --revoke that is ended, with --hide it stops showing the stream, with --stream "
             "it shows one more.",
         ),
     ] = "",
     list_: Annotated[bool, Option("--list", help="List the shares, and what each of them shows.")] = False,
     as_json: JsonObject = False,
-) -> int:  # fmt: skip
+) -> int:
     """Show streams of a run to others, read-only.
 
     Writes a viewer's file for you to send to them. They can change nothing in the job.
@@ -90,17 +97,20 @@ def main(
             for text in stream or ()
         ]
         if id:
-            for each in handed:
-                job.export(each, share=id)
-            made = next(share for share in job.shares if share.id == id)
+            made = _extended(job, id, handed)
         else:
-            made = job.share(
-                streams=handed or None, config=config, expires=expires, endpoint=_endpoint(tcp), path=output
-            )
+            where = _endpoint(tcp)
+            made = job.share(streams=handed or None, config=config, expires=expires, endpoint=where, path=output)
         for each in handed:
             warn_if_it_fails(each)
-        names = made.streams if made.streams is not None else [each.name for each in job.streams if each.exported]
-        return _made(run, made, names, as_json)
+        return _made(job, run, made, as_json)
+
+
+def _extended(job: Run, id: str, streams: Sequence[LiveStream]) -> Share:
+    """Return the share ``id``, which shows some more streams."""
+    for each in streams:
+        job.export(each, share=id)
+    return next(share for share in job.shares if share.id == id)
 
 
 def _endpoint(tcp: str | None) -> str | None:
@@ -111,11 +121,20 @@ def _endpoint(tcp: str | None) -> str | None:
     return f"tcp://{tcp}" if colon and port.isdecimal() and not host.endswith(":") else f"tcp://{tcp}:*"
 
 
-def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
+def _exported(job: Run) -> list[str]:
+    return [stream.name for stream in job.streams if stream.exported]
+
+
+def _shown(share: Share, names: Sequence[str], nothing: str) -> str:
+    """Return what a share shows, of which ``names`` are the streams."""
+    return ", ".join([*map(repr, names), *["the config"] * share.config]) or nothing
+
+
+def _made(job: Run, run: str, share: Share, as_json: bool) -> int:
+    names = _exported(job) if share.streams is None else share.streams
     if as_json:
-        print(json_of({**_facts(share), "path": share.path and str(share.path), "streams": names}))
-        return DONE
-    shown = ", ".join([*map(repr, names), *["the config"] * share.config]) or "nothing yet"
+        return say_json({**_facts(share), "path": share.path and str(share.path), "streams": names})
+    shown = _shown(share, names, "nothing yet")
     say(f"{share.path or share.id}\n  shows {shown}{'; all that is exported' * (share.streams is None)}")
     say(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
     say(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
@@ -124,19 +143,19 @@ def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
 
 def _revoked(job: Run, id: str, as_json: bool) -> int:
     ended = job.revoke(id)
+    if as_json:
+        return say_json({"revoked": ended})
     which = f": {' '.join(ended)}" if ended else "; none was open"
-    print(json_of({"revoked": ended}) if as_json else f"{several(len(ended), 'share')} ended{which}")
+    print(f"{several(len(ended), 'share')} ended{which}")
     return DONE
 
 
 def _listed(job: Run, as_json: bool) -> int:
-    shares, exported = job.shares, [stream.name for stream in job.streams if stream.exported]
+    shares, exported = job.shares, _exported(job)
     if as_json:
-        print(json_of({"shares": [_facts(share) for share in shares], "streams": exported}))
-        return DONE
+        return say_json({"shares": list(map(_facts, shares)), "streams": exported})
     for share in shares:
-        shown = share.streams if share.streams is not None else tuple(exported)
-        named = ", ".join([*map(repr, shown), *["the config"] * share.config]) or "nothing"
+        named = _shown(share, exported if share.streams is None else share.streams, "nothing")
         what = f"{named}{' (all that is exported)' * (share.streams is None)}"
         there = f"viewers: {', '.join(share.who)}" if share.who else "no viewer"
         where = ", ".join(share.endpoints)
@@ -148,7 +167,5 @@ def _listed(job: Run, as_json: bool) -> int:
 
 
 def _facts(share: Share) -> dict[str, Any]:
-    return {
-        "share": share.id, "endpoints": share.endpoints, "expires": share.expires, "left": share.left,
-        "viewers": share.who, "streams": share.streams, "config": share.config,
-    }  # fmt: skip
+    own = {"share": share.id, **fields(share, "endpoints", "expires", "left")}
+    return {**own, "viewers": share.who, **fields(share, "streams", "config")}

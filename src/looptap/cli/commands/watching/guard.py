@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from looptap.cli.options import AllowCalls, Unsafe, window_of
+from looptap.cli.options import AllowCalls, Unsafe, parsed_window
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.questions import refused
 from looptap.client.guard.actions import json_line, sentence
@@ -22,9 +22,10 @@ POLL_INTERVAL_SECONDS = 0.1
 """Seconds between two checks for new firings."""
 NO_RUN_NOTICE_SECONDS = 2.0
 """Seconds after which a guard reports that no run matches."""
+_NOTES = ("gap", "problem")  # actions of lines that say what a rule could not judge
 
 
-def main(
+def guard_command(
     rules: Annotated[str, Argument(metavar="RULES", help="A file of rules, in YAML.", show_default=False)],
     pattern: Annotated[
         str | None,
@@ -89,33 +90,58 @@ def main(
     The exit code is 0; with --once it is 1 if a rule fired.
     """
     runs, read, places = rules_of(rules)
-    for rule in read:
-        if rule.unsafe and not unsafe:
-            raise QueryError(f"{places[rule.name]}: unsafe: true runs a query that may change the job; add --unsafe.")
+    if risky := [rule for rule in read if rule.unsafe and not unsafe]:
+        where = places[risky[0].name]
+        raise QueryError(f"{where}: unsafe: true runs a query that may change the job; add --unsafe.")
     actions = [one for rule in read for one in rule.actions if isinstance(one, str)]
     codes = [one for one in actions if one.startswith(("shell:", "call:"))]
     if codes and not dry_run:
         question = f"Do what {len(codes)} actions of {rules} say, the first is {codes[0]!r:.200}?"
         if (code := refused(question, allow_calls, "--allow-calls")) is not None:
             return code
-    shown, listed, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
-    with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
+    which = pattern or runs
+    with watch(which, read, dry_run=dry_run, record=record) as guard:
+        shown = _Shown(guard, which, places, as_json)
         try:
-            while not (once and on_watch.wait(POLL_INTERVAL_SECONDS)):
-                if new := {each.run for each in on_watch.watched} - listed:
-                    complain(f"watching {', '.join(sorted(new))}")
-                    listed |= new
-                elif not listed and time.monotonic() > quiet:
-                    complain(f"no run matches {pattern or runs!r} so far; the first that does will be watched.")
-                    quiet = math.inf
-                shown = _show(on_watch, shown, places, as_json)
+            while not (once and guard.wait(POLL_INTERVAL_SECONDS)):
+                shown.look()
                 time.sleep(0.0 if once else POLL_INTERVAL_SECONDS)
         finally:
-            _show(on_watch, shown, places, as_json)
-    if once and not listed:
-        complain(f"no run matches {pattern or runs!r}, and nothing was judged.")
-    fired = [each for each in on_watch.firings if each.action not in ("gap", "problem")]
-    return FAILED if once and fired else DONE
+            shown.look_at_firings()
+    if not once:
+        return DONE
+    if not shown.listed:
+        complain(f"no run matches {which!r}, and nothing was judged.")
+    return FAILED if any(each.action not in _NOTES for each in guard.firings) else DONE
+
+
+class _Shown:
+    """What was printed of a guard: the runs that it watches, and its firings."""
+
+    def __init__(self, guard: Guard, pattern: str, places: dict[str, str], as_json: bool) -> None:
+        self._guard, self._pattern, self._places, self._as_json = guard, pattern, places, as_json
+        self.listed = set[str]()
+        self._count = 0
+        self._quiet_until = time.monotonic() + NO_RUN_NOTICE_SECONDS
+
+    def look(self) -> None:
+        """Print what is new."""
+        if new := {each.run for each in self._guard.watched} - self.listed:
+            complain(f"watching {', '.join(sorted(new))}")
+            self.listed |= new
+        elif not self.listed and time.monotonic() > self._quiet_until:
+            complain(f"no run matches {self._pattern!r} so far; the first that does will be watched.")
+            self._quiet_until = math.inf
+        self.look_at_firings()
+
+    def look_at_firings(self) -> None:
+        """Print the new firings."""
+        firings = self._guard.firings
+        for firing in firings[self._count :]:
+            where = self._places.get(firing.rule, "") if firing.action == "problem" else ""
+            text = f"{firing_line(firing)}{f' ({where})' * bool(where)}"
+            print(json_line(firing) if self._as_json else text, flush=True)
+        self._count = len(firings)
 
 
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
@@ -123,12 +149,9 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
     from looptap.protocol.files.documents import Document  # not at the top: every command would load the YAML parser
 
     document = Document(path, QueryError)
-    content: Any = document.value
-    keys = ("rules",) if isinstance(content, dict) else ()
-    if not keys:
-        content = {"rules": content}
-    unknown = [name for name in content if name not in ("rules", "runs")]
-    if unknown:
+    keys: tuple[str, ...] = ("rules",) if isinstance(document.value, dict) else ()
+    content: Any = document.value if keys else {"rules": document.value}
+    if unknown := [name for name in content if name not in ("rules", "runs")]:
         raise QueryError(f"{document.where(unknown[0])}: there is no {unknown[0]!r:.80}; there are rules and runs.")
     found = content.get("rules")
     if not isinstance(found, list) or not found:
@@ -136,28 +159,24 @@ def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
             f"{document.where('rules')}: rules is a list of one rule or more, not {found!r:.80}. Such as:\n"
             "rules:\n  - query: isnan(loss)\n    actions: [stop]"
         )
-    made, places = [], {}
-    for number, one in enumerate(found):
-        try:
-            if isinstance(one, dict) and isinstance(one.get("window"), str):
-                one = {**one, "window": window_of(one["window"])}
-            made.append(Rule.of(one))
-            places[made[-1].name] = document.where(*keys, number)
-        except (QueryError, TypeError, typer.BadParameter) as error:
-            raise QueryError(f"{document.where(*keys, number)}: {error}") from None
+    where = [document.where(*keys, number) for number in range(len(found))]
+    made = [_rule(one, place) for one, place in zip(found, where, strict=True)]
+    places = {rule.name: place for rule, place in zip(made, where, strict=True)}
     return str(content.get("runs", "*")), made, places
 
 
-def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) -> int:
-    firings = on_watch.firings
-    for firing in firings[shown:]:
-        where = places.get(firing.rule, "") if firing.action == "problem" else ""
-        print(json_line(firing) if as_json else f"{line_of(firing)}{f' ({where})' * bool(where)}", flush=True)
-    return len(firings)
+def _rule(entry: Any, place: str) -> Rule:
+    """Return the rule of an entry of the file. Raises QueryError."""
+    try:
+        if isinstance(entry, dict) and isinstance(entry.get("window"), str):
+            entry = {**entry, "window": parsed_window(entry["window"])}
+        return Rule.of(entry)
+    except (QueryError, TypeError, typer.BadParameter) as error:
+        raise QueryError(f"{place}: {error}") from None
 
 
-def line_of(firing: Firing) -> str:
+def firing_line(firing: Firing) -> str:
     """Return a firing as one line."""
     when = time.strftime("%H:%M:%S", time.localtime(firing.time))
-    what = sentence(firing) if firing.action not in ("gap", "problem") else f"{firing.run}: {firing.rule}".strip(": ")
+    what = sentence(firing) if firing.action not in _NOTES else f"{firing.run}: {firing.rule}".strip(": ")
     return " ".join(f"{when}  {what}  → {firing.action}: {firing.outcome}".split("\n"))

@@ -68,7 +68,7 @@ Number: TypeAlias = tuple[str, str, float | None]
 """The first fields of `Counted`."""
 
 
-class Place(NamedTuple):
+class CountedPlace(NamedTuple):
     """How far the thing that counts was at one event."""
 
     number: float
@@ -98,14 +98,14 @@ class Counted(NamedTuple):
     source: str
     """Where the total comes from."""
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> CountedPlace:
         """Return how far the run was at a value of the number."""
         number = float(record.value)
         done = self.done
         if done is None:
             done = 0.0 if record.event <= 1 and number <= 1 else number
         source = f"{self.name} of {self.on!r} and {self.source}, {self.total:,.0f}"
-        return Place(number, self.total, source, done, done)
+        return CountedPlace(number, self.total, source, done, done)
 
 
 def guess_of(run: Run, every: float) -> Guess | None:
@@ -157,7 +157,7 @@ def _in_sight(run: Run) -> dict[str, float]:
 
 
 def _asked(run: Run, query: Callable[..., Any]) -> Any:
-    """Return the value of a query at the next of the commonest events; None without one."""
+    """Return the value of a query at the next common event; None without one."""
     with contextlib.suppress(LooptapError):  # of an older agent, or no event
         stream = run.stream(query, on=commonest(run))
         value = stream.wait(1, SIGHT_TIMEOUT_SECONDS)[0]
@@ -200,7 +200,7 @@ def bar_guess(run: Run, every: float) -> Guess | None:
     return Guess(run.stream(outer_bar, on=on, throttle=_BAR_INTERVAL_SECONDS), on, place, every)
 
 
-def bar_place(record: Record, first_event: float) -> Place | None:
+def bar_place(record: Record, first_event: float) -> CountedPlace | None:
     """Return how far a bar was, of a run with its first event at ``first_event``."""
     bar = record.value
     if not isinstance(bar, Mapping):
@@ -209,7 +209,7 @@ def bar_place(record: Record, first_event: float) -> Place | None:
     source = f"the bar{name} of tqdm, {bar['done']:,.0f} of {bar['total']:,.0f}"
     note = ONE_PASS if bar["loader"] or bar["began"] > first_event else ""
     done = bar["done"]
-    return Place(done, bar["total"], source, done, bar["initial"], bar["began"], bar["elapsed"], note)
+    return CountedPlace(done, bar["total"], source, done, bar["initial"], bar["began"], bar["elapsed"], note)
 
 
 def _first_event(run: Run, on: str) -> float:
@@ -252,10 +252,10 @@ class Passed:
         return self._done + number - self._first + min(max(inside, 0.0), _MAX_EPOCH_SHARE)
 
 
-class Course:
+class CountedTask:
     """One thing that counts, from when it began, with the estimate of its end."""
 
-    def __init__(self, at: float, place: Place, note: str) -> None:
+    def __init__(self, at: float, place: CountedPlace, note: str) -> None:
         from looptap.training.progress import Progress
 
         self.place, self._note = place, note
@@ -263,7 +263,7 @@ class Course:
         self._progress = Progress(budget=max(place.total - place.initial, 1e-6), clock=lambda: self._now)
         self._progress.trained(0.0)  # the time of training begins here
 
-    def advance(self, record: Record, place: Place) -> None:
+    def advance(self, record: Record, place: CountedPlace) -> None:
         """Count up to a place, if that is further than before."""
         self.place = place
         done = self._passed.at(place.number, record.event)
@@ -288,11 +288,13 @@ class Guess:
 
     title, traceback, error_count = "a guess", "", 0
 
-    def __init__(self, stream: LiveStream, on: str, place: Callable[[Record], Place | None], every: float) -> None:
+    def __init__(
+        self, stream: LiveStream, on: str, place: Callable[[Record], CountedPlace | None], every: float
+    ) -> None:
         self.on = on
         self._stream, self._place = stream, place
         self._every, self._shown = every, -math.inf
-        self._course: Course | None = None
+        self._task: CountedTask | None = None
         self._read = self._number = 0
 
     @property
@@ -312,14 +314,14 @@ class Guess:
             self._read = record.number
             if (place := self._place(record)) is not None:
                 self._follow(record, place)
-        if self._course is None or not records or time.monotonic() - self._shown < self._every:
+        if self._task is None or not records or time.monotonic() - self._shown < self._every:
             return []
         self._shown, self._number = time.monotonic(), self._number + 1
-        return [records[-1]._replace(number=self._number, value=self._course.report())]
+        return [records[-1]._replace(number=self._number, value=self._task.report())]
 
-    def _follow(self, record: Record, place: Place) -> None:
-        course = self._course
-        if course is None or place.began != course.place.began:
-            note = ONE_PASS if course else ""  # another one follows: neither is the whole run
-            self._course = course = Course(record.time - place.elapsed, place, note)
-        course.advance(record, place)
+    def _follow(self, record: Record, place: CountedPlace) -> None:
+        task = self._task
+        if task is None or place.began != task.place.began:
+            note = ONE_PASS if task else ""  # another one follows: neither is the whole run
+            self._task = task = CountedTask(record.time - place.elapsed, place, note)
+        task.advance(record, place)

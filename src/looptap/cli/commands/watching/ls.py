@@ -15,10 +15,10 @@ import msgspec
 from rich.text import Text
 from typer import Argument, Option
 
-from looptap.cli.commands.watching.streams import described
-from looptap.cli.formats import config_lines, cost, json_of, printable, several, size
+from looptap.cli.commands.watching.streams import stream_line
+from looptap.cli.formats import config_lines, cost, fields, printable, problems, several, sized, stated
 from looptap.cli.options import RUN_HELP
-from looptap.cli.output import console
+from looptap.cli.output import DONE, console, fact_line, say_json
 from looptap.client.attach import resolve, runs
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered, spans
@@ -40,7 +40,7 @@ REPLY_TIMEOUT_SECONDS = 3.0
 """Seconds to wait for the reply of a run."""
 
 
-def main(
+def ls_command(
     run: Annotated[str | None, Argument(metavar="RUN", help=f"Only this one. {RUN_HELP}", show_default=False)] = None,
     all_: Annotated[bool, Option("--all", help="Also the runs that have ended.")] = False,
     clean: Annotated[bool, Option("--clean", help="First remove what ended runs left behind.")] = False,
@@ -69,8 +69,7 @@ def main(
         reports = list(pool.map(partial(_report, detailed=run is not None), found))
     over = ended(runtime_dir()) if all_ and run is None else []
     if as_json:
-        print(json_of([*(report.plain() for report in reports), *map(_plain_of_ended, over)]))
-        return 0
+        return say_json([*(report.plain() for report in reports), *map(_plain_of_ended, over)])
     lines = console()
     if not reports and not over:
         dead = f"; {len(listed)} that ended: looptap ls --all" if listed else ""
@@ -78,12 +77,10 @@ def main(
             f"No runs found in {printable(str(runtime_dir()))}{dead}. A run is listed while its process has a "
             "looptap.Agent; under looptap run, from its first update on. To see one, run: looptap demo"
         )
-    for report in reports:
-        for line in _lines(report) if run is not None else [_line(report)]:
-            lines.print(line)
-    for one in over:
-        lines.print(_line_of_ended(one))
-    return 0
+    texts = _line if run is None else _paragraph
+    for text in [*(line for report in reports for line in texts(report)), *map(_line_of_ended, over)]:
+        lines.print(text)
+    return DONE
 
 
 def _plain_of_ended(over: Ended) -> dict[str, Any]:
@@ -92,9 +89,8 @@ def _plain_of_ended(over: Ended) -> dict[str, Any]:
 
 def _line_of_ended(over: Ended) -> Text:
     """Return one line about a run that has ended properly."""
-    lasted = duration(max(0.0, over.ended - over.started))
+    lasted, ago = duration(max(0.0, over.ended - over.started)), duration(max(0.0, time.time() - over.ended))
     stored = f"; stored in {over.store}" if over.store and Path(over.store).exists() else ""
-    ago = duration(max(0.0, time.time() - over.ended))
     why = f": {over.reason}" if over.reason not in ("", RUN_ENDED) else ""
     text = f"  {over.id}, ran for {lasted}, until {ago} ago{why}{stored}"
     return Text.assemble((printable(over.name), "dim"), "  ", (ENDED, "dim"), (printable(text), "dim"))
@@ -130,23 +126,24 @@ def _stored(listed: RunListing) -> StoredFile | None:
     return StoredFile(path, None if newest is None else max(0.0, time.time() - newest))
 
 
-def _line(report: RunReport) -> Text:
-    """Return one line about a run."""
-    listed, state = report.listing, report.state
-    if state in (UNUSABLE, ENDED):
-        return next(_lines(report))
-    facts = [listed.id]
-    if len(listed.members) < 2:
-        facts.append(f"pid {listed.pid} on {listed.host}")
-    if listed.missing:
-        facts.append(f"without {numbered(listed.missing)}")
-    if report.stats is not None:
-        facts += [one.text for one in report.stats.inside]
-        facts += [f"paused for {duration(report.stats.paused)}"] * bool(report.stats.paused)
-        facts += [_keeping(report.stats.store)] if report.stats.store and report.stats.store.reason else []
-    facts += [] if report.stored is None else [report.stored.text]
+def _line(report: RunReport) -> Iterator[Text]:
+    """Yield one line about a run."""
+    listed, stats, stored = report.listing, report.stats, report.stored
+    if report.state in (UNUSABLE, ENDED):
+        yield from _paragraph(report)
+        return
+    facts = stated(
+        (listed.id, True),
+        (f"pid {listed.pid} on {listed.host}", len(listed.members) < 2),
+        (f"without {numbered(listed.missing)}", listed.missing),
+    )
+    if stats is not None:
+        facts += [one.text for one in stats.inside]
+        facts += stated((f"paused for {duration(stats.paused)}", stats.paused))
+        facts += [_keeping(stats.store)] if stats.store and stats.store.reason else []
+    facts += [] if stored is None else [stored.text]
     facts.append(report.problem if report.activity is None else moving(*report.activity.counts))
-    return Text.assemble(_head(report), f"{_since(report)}  ", (printable("; ".join(facts)), "dim"))
+    yield Text.assemble(_head(report), f"{_since(report)}  ", (printable("; ".join(facts)), "dim"))
 
 
 def _since(report: RunReport) -> str:
@@ -184,13 +181,11 @@ class RunReport:
             answer = msgspec.to_builtins(self.activity)
         if self.config is not None:
             answer["config"] = msgspec.to_builtins(self.config)
-        return {
-            "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
-            "pid": listed.pid, "started": listed.started, "age": _age(listed), "role": listed.role,
-            "path": str(listed.path), "problem": self.problem, "missing": listed.missing,
-            "members": [_member(one) for one in listed.members.values()], **answer, "state": self.state,
-            **({} if self.stored is None else {"store": str(self.stored.path), "newest": self.stored.age}),
-        }  # fmt: skip
+        own = fields(listed, "name", "id", "rank", "ranks", "host", "pid", "started")
+        own |= {"age": _age(listed), "role": listed.role, "path": str(listed.path), "problem": self.problem}
+        own |= {"missing": listed.missing, "members": [_member(one) for one in listed.members.values()]}
+        stored = {} if self.stored is None else {"store": str(self.stored.path), "newest": self.stored.age}
+        return {**own, **answer, "state": self.state, **stored}
 
 
 @dataclass(frozen=True)
@@ -235,10 +230,7 @@ def _age(listed: RunListing) -> float:
 
 def _member(listed: RunListing) -> dict[str, Any]:
     """Return one of several ranks as plain data."""
-    return {
-        "rank": listed.rank, "id": listed.id, "host": listed.host, "pid": listed.pid, "alive": listed.alive,
-        "path": str(listed.path),
-    }  # fmt: skip
+    return {**fields(listed, "rank", "id", "host", "pid", "alive"), "path": str(listed.path)}
 
 
 def _processes(listed: RunListing) -> str:
@@ -266,55 +258,64 @@ def _head(report: RunReport) -> Text:
     return Text.assemble((printable(listed.name), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
 
 
-def _lines(report: RunReport) -> Iterator[Text]:
+def _paragraph(report: RunReport) -> Iterator[Text]:
     """Yield a paragraph about one run."""
-    listed, state, members = report.listing, report.state, report.listing.members
-    if state == UNUSABLE:
+    listed = report.listing
+    if report.state == UNUSABLE:
         yield Text.assemble(("unusable file", "red"), printable(f"  {listed.path}: {report.problem}"))
         return
-    head = _head(report)
-    if state == ENDED:
-        gone = f"{listed.end}; its connection file is still there: {listed.path}"
-        if len(members) > 1:
-            pids, place = spans(one.pid for one in members.values()), Path(listed.path).parent
-            gone = f"its processes ({pids}) no longer run it; their connection files are still in {place}"
+    if report.state == ENDED:
         stored = "" if report.stored is None else f"{report.stored.text}; "
-        text = f"  {listed.id}{_since(report)}; {stored}{gone}, until looptap ls --clean"
-        yield Text.assemble(head, (printable(text), "dim"))
+        text = f"  {listed.id}{_since(report)}; {stored}{_gone(listed)}, until looptap ls --clean"
+        yield Text.assemble(_head(report), (printable(text), "dim"))
         return
-    yield Text.assemble(head, _since(report))
-    yield _fact("id", listed.id)
-    yield _fact("process", _processes(listed))
+    yield Text.assemble(_head(report), _since(report))
+    yield from (fact_line(name, text) for name, text in _facts(report))
+
+
+def _gone(listed: RunListing) -> str:
+    """Return why a run has ended, and what is left of it."""
+    if len(listed.members) < 2:
+        return f"{listed.end}; its connection file is still there: {listed.path}"
+    pids, place = spans(one.pid for one in listed.members.values()), Path(listed.path).parent
+    return f"its processes ({pids}) no longer run it; their connection files are still in {place}"
+
+
+def _facts(report: RunReport) -> Iterator[tuple[str, str | Text]]:
+    """Yield the titles and texts about a run that has not ended."""
+    listed, stats, activity = report.listing, report.stats, report.activity
+    yield "id", listed.id
+    yield "process", _processes(listed)
     if listed.missing:
-        yield _fact("ranks", f"no agent, or a dead process, on {numbered(listed.missing)}")
-    stats, activity = report.stats, report.activity
+        yield "ranks", f"no agent, or a dead process, on {numbered(listed.missing)}"
     if activity is None:
         if report.stored is not None:
-            yield _fact("file", report.stored.text)
-        yield _fact("answer", report.problem)
+            yield "file", report.stored.text
+        yield "answer", report.problem
         return
-    for name, text in () if report.config is None else config_lines(report.config):
-        if name != "host":
-            yield _fact(name, text)
-    yield _fact("events", moving(*activity.counts))
-    if stats is None:
-        yield _fact("role", "viewer: what is exported can be read, and nothing else")
-    else:
-        for one in stats.inside:
-            yield _fact("inside", Text(printable(one.text), "red"))
-        if stats.paused:
-            yield _fact("paused", f"for {duration(stats.paused)}; looptap resume {listed.name} ends that")
-        if stats.store is not None and stats.store.state != "waiting":
-            yield _fact("file", Text(printable(_keeping(stats.store)), "red" if stats.store.reason else ""))
-        queries = "1 query" if len(stats.queries) == 1 else f"{len(stats.queries)} queries"
-        yield _fact("clients", f"{len(stats.clients) - 1} with {queries}")  # this process is one of them
-    for stream in activity.streams:
-        yield _fact("stream", described(stream))
+    if report.config is not None:
+        yield from (line for line in config_lines(report.config) if line[0] != "host")
+    yield "events", moving(*activity.counts)
+    yield from _loop_facts(stats, listed.name)
+    yield from (("stream", stream_line(stream)) for stream in activity.streams)
     if stats is not None:
-        for query in stats.queries:
-            yield _fact("query", _query(query))
-        dropped, waiting = several(stats.dropped, "value"), size(stats.outbox_bytes)
-        yield _fact("outbox", f"{waiting} waiting, {size(stats.outbox_peak)} at its peak; {dropped} dropped")
+        yield from (("query", _query(query)) for query in stats.queries)
+        dropped, waiting = several(stats.dropped, "value"), sized(stats.outbox_bytes)
+        yield "outbox", f"{waiting} waiting, {sized(stats.outbox_peak)} at its peak; {dropped} dropped"
+
+
+def _loop_facts(stats: AgentStats | None, name: str) -> Iterator[tuple[str, str | Text]]:
+    """Yield what the loop waits for, and whom it serves."""
+    if stats is None:
+        yield "role", "viewer: what is exported can be read, and nothing else"
+        return
+    yield from (("inside", Text(printable(one.text), "red")) for one in stats.inside)
+    if stats.paused:
+        yield "paused", f"for {duration(stats.paused)}; looptap resume {name} ends that"
+    if stats.store is not None and stats.store.state != "waiting":
+        yield "file", Text(printable(_keeping(stats.store)), "red" if stats.store.reason else "")
+    queries = "1 query" if len(stats.queries) == 1 else f"{len(stats.queries)} queries"
+    yield "clients", f"{len(stats.clients) - 1} with {queries}"  # this process is one of them
 
 
 def _keeping(store: RecordingStats) -> str:
@@ -328,15 +329,6 @@ def _query(query: SubscriptionStats) -> Text:
         several(query.values, "value"),
         cost(query.nanoseconds_per_event, query.share_of_time),
         f"{query.dropped:,} dropped",
+        *problems(query.withheld, query.errors, query.state),
     ]
-    if query.withheld:
-        facts.append(f"{several(query.withheld, 'event')} withheld by the budget")
-    if query.errors:
-        facts.append(several(query.errors, "error"))
-    if query.state != "live":
-        facts.append(query.state)
     return Text.assemble((printable(query.name), "cyan"), f" on {printable(query.on)}: {', '.join(facts)}")
-
-
-def _fact(name: str, text: str | Text) -> Text:
-    return Text.assemble((f"  {name:<9} ", "dim"), printable(text) if isinstance(text, str) else text)

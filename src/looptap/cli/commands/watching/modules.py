@@ -8,14 +8,14 @@ import msgspec
 from rich.text import Text
 from typer import Argument, Option
 
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import printable
 from looptap.cli.options import RunName
-from looptap.cli.output import DONE, complain, console
+from looptap.cli.output import DONE, complain, console, say_json
 from looptap.client.attach import attach
 from looptap.client.streams.model_modules import line_of
 
 
-def main(
+def modules_command(
     run: RunName,
     pattern: Annotated[
         str, Argument(metavar="PATTERN", help="A part of the names, or a pattern: 'encoder.*'.", show_default=False)
@@ -36,16 +36,14 @@ def main(
     with attach(run) as job:
         found = job.modules(pattern)
     if as_json:
-        print(json_of(msgspec.to_builtins(list(found.values()))))
-        return DONE
-    if not found and not (pattern or found.models):
-        print("This job has no modules. It has them once it calls agent.expose(model=model).")
-        return DONE
-    if not found:
-        if found.models:
-            return complain(f"No module is called {printable(pattern)!r}; looptap modules {job.name} lists all.")
+        return say_json(msgspec.to_builtins(list(found.values())))
+    if not found and found.models:
+        return complain(f"No module is called {printable(pattern)!r}; looptap modules {job.name} lists all.")
+    if not found and pattern:
         return complain("The job exposes no model, and passes none to its events: agent.expose(model=model).")
     lines = console()
+    if not found:
+        lines.print("This job has no modules. It has them once it calls agent.expose(model=model).")
     for name, one in found.items():
         lines.print(Text.assemble((printable(name), "cyan"), f"  {printable(line_of(one))}"))
     if found.left_out:

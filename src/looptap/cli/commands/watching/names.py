@@ -7,14 +7,14 @@ from typing import Annotated
 from rich.text import Text
 from typer import Option
 
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import printable
 from looptap.cli.options import RunName, TimeSpan, time_of
-from looptap.cli.output import DONE, console
+from looptap.cli.output import DONE, console, say_json
 from looptap.client.attach import attach
 from looptap.client.estimates import commonest
 
 
-def main(
+def names_command(
     run: RunName,
     on: Annotated[
         str | None, Option("--on", metavar="EVENT", help="The type of event.", show_default="the commonest")
@@ -37,8 +37,7 @@ def main(
     with attach(run) as job:
         found = job.names(on or commonest(job), timeout)
     if as_json:
-        print(json_of([{"name": name, **one._asdict()} for name, one in found.items()]))
-        return DONE
+        return say_json([{"name": name, **one._asdict()} for name, one in found.items()])
     lines, width = console(), max(map(len, found))
     for name, one in found.items():
         lines.print(Text.assemble((f"{printable(name):{width}}", "cyan"), f"  {printable(str(one))}"))

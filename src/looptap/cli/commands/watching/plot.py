@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
@@ -25,12 +26,12 @@ from looptap.cli.options import (
     Wait,
     WindowSize,
     choice,
+    integer,
     only_with,
     query_arguments,
     time_of,
-    whole,
 )
-from looptap.cli.output import DONE, FAILED, MISTYPED, complain, say
+from looptap.cli.output import DONE, FAILED, MISTYPED, complain, remark, say
 from looptap.cli.sources import compared_streams, is_stored_path, source, streams_of
 from looptap.store.reader import open as open_stored
 from looptap.streams.stream.stream import Stream
@@ -54,7 +55,7 @@ def _weight(text: Any) -> float:
     raise BadParameter(f"{text!r} must be at least 0 and less than 1, such as 0.9.")
 
 
-def main(
+def plot_command(
     run: Annotated[
         str,
         Argument(
@@ -106,7 +107,7 @@ def main(
     ] = 0.0,
     clip: Annotated[bool, Option("--clip", help="Leave outliers out of the limits.")] = False,
     rows: Annotated[
-        int, Option(metavar="N", parser=whole(1), help="The number of rows of charts.", show_default=False)
+        int, Option(metavar="N", parser=integer(1), help="The number of rows of charts.", show_default=False)
     ] = 0,
     together: Annotated[bool, Option("--together", help="Draw all on one chart.")] = False,
     place: Place = "",
@@ -127,7 +128,7 @@ def main(
     count: Annotated[
         int | None,
         Option(
-            metavar="N", parser=whole(1), show_default=False,
+            metavar="N", parser=integer(1), show_default=False,
             help="With --save: end as soon as each stream has N values.",
         ),
     ] = None,
@@ -170,10 +171,7 @@ def main(
     with ExitStack() as opened:
         if save:
             opened.push(_say_unsaved)
-            try:
-                checked(save)  # before values are collected, for hours perhaps
-            except ValueError as error:
-                raise BadParameter(str(error)) from None
+            _check(save)  # before values are collected, for hours perhaps
         if len(files) > 1:
             groups = compared_streams([opened.enter_context(open_stored(file)) for file in files], names, how)
             look["x"] = x or "step"
@@ -184,7 +182,7 @@ def main(
         streams = [stream for group in groups for stream in group]
         apart = [group if len(group) > 1 else group[0] for group in groups]  # one stream may have several charts
         try:
-            charts = Plot(streams, **look) if together else Plot(*apart, **look)
+            charts = Plot(*([streams] if together else apart), **look)
         except IncompatibleStreams as error:
             return complain(str(error))
         except ValueError as error:  # a kind of chart that there is not, or a look
@@ -193,12 +191,19 @@ def main(
         if save:
             return _save(charts, streams, save, after, count)
         try:
-            show(charts, place=place, block=True, report=lambda text: print(f"looptap: {text}", file=sys.stderr))
+            with suppress(KeyboardInterrupt):  # enough seen
+                show(charts, place=place, block=True, report=remark)
         except (NoPlace, ValueError) as error:
             return complain(str(error))
-        except KeyboardInterrupt:  # enough seen
-            pass
     return DONE
+
+
+def _check(path: str) -> None:
+    """Raise BadParameter for a file that cannot be written."""
+    try:
+        checked(path)
+    except ValueError as error:
+        raise BadParameter(str(error)) from None
 
 
 def _say_unsaved(kind: type[BaseException] | None, *_: object) -> None:
@@ -209,13 +214,12 @@ def _say_unsaved(kind: type[BaseException] | None, *_: object) -> None:
 def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | None, count: int | None) -> int:
     """Write a chart to a file, after a time or when each stream has its values."""
     limit = _COLLECT_SECONDS if after is None and count is None else after
-
-    def over() -> bool:
-        return not charts.live or (count is not None and all(stream.arrived >= count for stream in streams))
-
-    in_time = poll_until(over, POLL_INTERVAL_SECONDS, limit)
+    wanted = math.inf if count is None else count
+    fewest = partial(min, streams, key=lambda stream: stream.arrived)
+    in_time = poll_until(lambda: not charts.live or fewest().arrived >= wanted, POLL_INTERVAL_SECONDS, limit)
     charts.pull()
-    if not any(stream.arrived for stream in streams):
+    silent = [stream for stream in streams if not stream.arrived]
+    if len(silent) == len(streams):
         why = "came" if in_time else f"came within {limit:g} s"
         said = f"No value of {streams[0].name!r} {why}, and nothing was saved. {streams[0].outlook()}"
         return complain(said.rstrip())
@@ -224,13 +228,12 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | Non
     except (ValueError, ImportError) as error:
         return complain(str(error))
     say(f"{several(sum(stream.arrived for stream in streams), 'value')} drawn; saved: {path}")
-    for stream in streams:
-        if not stream.arrived:
-            why = stream.reason if stream.state == "failed" else stream.outlook()
-            complain(f"No value of {stream.name!r} came, so its chart is empty.{' ' * bool(why)}{why}")
+    for stream in silent:
+        why = stream.reason if stream.state == "failed" else stream.outlook()
+        complain(f"No value of {stream.name!r} came, so its chart is empty. {why}".rstrip())
     if any(stream.state == "failed" for stream in streams):
         return FAILED
     if count is None or in_time:
         return DONE
-    late = min(streams, key=lambda stream: stream.arrived)
+    late = fewest()
     return complain(f"{late.arrived:,} of {several(count, 'value')} of {late.name!r} came within {limit:g} s.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 import time
@@ -15,8 +14,8 @@ from typer import Option
 
 from looptap.cli.commands.watching.guess import Guess, guess_of
 from looptap.cli.formats import json_of, printable, several
-from looptap.cli.options import RunName, TimeSpan, Wait, time_of, whole
-from looptap.cli.output import DONE, complain, say
+from looptap.cli.options import RunName, TimeSpan, Wait, integer, time_of
+from looptap.cli.output import DONE, can_draw, complain, remark, say
 from looptap.cli.sources import attached
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
@@ -38,7 +37,7 @@ _NOTICE_AFTER_SECONDS = 3.0  # after which a note says what it waits for
 _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks for a report
 
 
-def main(
+def progress_command(
     run: RunName,
     name: Annotated[str, Option("--name", metavar="NAME", help="The observable that holds it.")] = "progress",
     on: Annotated[
@@ -49,7 +48,7 @@ def main(
         float,
         Option("--throttle", metavar="TIME", parser=time_of, help="Show at most one report in that time, such as 30s."),
     ] = TimeSpan(1),
-    count: Annotated[int | None, Option("--count", metavar="N", parser=whole(1), help="End after N reports.")] = None,
+    count: Annotated[int | None, Option("--count", metavar="N", parser=integer(1), help="End after N reports.")] = None,
     timeout: Annotated[
         float | None,
         Option(
@@ -93,9 +92,7 @@ def _guessed(run: Run, name: str, every: float) -> Guess | None:
 
 
 def _display(run: Run, as_json: bool) -> ProgressView | ProgressLines:
-    if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        return ProgressLines(run.id, as_json)
-    return ProgressView(run.id)
+    return ProgressLines(run.id, as_json) if as_json or not can_draw() else ProgressView(run.id)
 
 
 def _follow(
@@ -150,7 +147,7 @@ def _polled(stream: Reports, every: float, exported: bool) -> Iterator[list[Reco
 
 
 def _late(run: Run, shown: int, count: int | None, still: str) -> str:
-    """Return the error for reports that have not come in time; "" if some were enough."""
+    """Return the error for missing reports; "" if those that came were enough."""
     if shown and count is None:
         return ""
     wanted = "No report" if count is None else f"{shown:,} of {several(count, 'report')}"
@@ -211,7 +208,7 @@ class ProgressLines:
         notes = still, waiting
         for note, before in zip(notes, self._noted, strict=True):
             if note and not before:
-                print(f"looptap: {printable(note)}", file=sys.stderr, flush=True)
+                remark(note)
         self._noted = notes
 
     def end(self, stream: Reports) -> None:

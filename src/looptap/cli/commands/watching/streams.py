@@ -8,16 +8,16 @@ import msgspec
 from rich.text import Text
 from typer import Option
 
-from looptap.cli.formats import cost, json_of, printable, scalar_lines, several, size
+from looptap.cli.formats import cost, printable, problems, scalar_lines, several, sized, stated
 from looptap.cli.options import RunName
-from looptap.cli.output import DONE, console
+from looptap.cli.output import DONE, console, say_json
 from looptap.client.attach import attach
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.store.kept_scalars import Scalars
 
 
-def main(
+def streams_command(
     run: RunName,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each stream.")] = False,
 ) -> int:
@@ -38,8 +38,7 @@ def main(
         found, viewer = job.streams, job.role == VIEWER
         scalars = Scalars() if viewer or as_json else job.scalars
     if as_json:
-        print(json_of(msgspec.to_builtins(found)))
-        return DONE
+        return say_json(msgspec.to_builtins(found))
     lines = console()
     if not found and viewer:
         lines.print("No stream is exported.")
@@ -48,30 +47,27 @@ def main(
             "The job declares no stream, and its events carry no number so far: agent.emit('batch', loss=loss)."
         )
     for stream in found:
-        lines.print(described(stream))
+        lines.print(stream_line(stream))
     for line in scalar_lines(scalars):
         lines.print(Text.assemble(("scalars", "cyan"), " on ", printable(line)))
     return DONE
 
 
-def described(stream: StreamInfo) -> Text:
+def stream_line(stream: StreamInfo) -> Text:
     """Return one stream as a line."""
     unit = f" [{printable(stream.unit)}]" if stream.unit else ""
     source = printable(f" {stream.query} on {stream.on}" if stream.on else " logged")
     facts = [
         several(stream.values, "value"),
-        f"{stream.held:,} held ({size(stream.bytes)})",
+        f"{stream.held:,} held ({sized(stream.bytes)})",
         f"{stream.rate:,.3g} per second",
         cost(*stream.cost),
-        *(["exported"] if stream.exported else []),
-        *(["kept"] if stream.kept else []),
+        *stated(
+            ("exported", stream.exported),
+            ("kept", stream.kept),
+            (f"shown by {several(len(stream.shares), 'share')}", stream.shares),
+            (f"handed over by {stream.by}", stream.by),
+        ),
+        *problems(errors=stream.errors, state=stream.state),
     ]
-    if stream.shares:
-        facts.append(f"shown by {several(len(stream.shares), 'share')}")
-    if stream.by:
-        facts.append(f"handed over by {stream.by}")
-    if stream.errors:
-        facts.append(several(stream.errors, "error"))
-    if stream.state != "live":
-        facts.append(stream.state)
     return Text.assemble((printable(stream.name), "cyan"), unit, (source, "dim"), f": {', '.join(facts)}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from looptap.cli.formats import json_of, printable, scalar_lines
+from looptap.cli.formats import printable, scalar_lines
 from looptap.cli.options import (
     Budget,
     Every,
@@ -21,12 +21,12 @@ from looptap.cli.options import (
     only_with,
     query_arguments,
 )
-from looptap.cli.output import DONE, FAILED, complain, say
+from looptap.cli.output import DONE, FAILED, complain, remark, say, say_json
 from looptap.cli.sources import attached, from_start
 from looptap.cli.top.model import Facts, measured, report
 
 
-def main(
+def top_command(
     run: RunName,
     queries: Annotated[
         list[str] | None, Argument(metavar="QUERY", help="Shown in addition to the streams that the job declares.")
@@ -62,12 +62,10 @@ def main(
     with attached(run, follow, queries or (), wait=wait) as job:
         streams = [job.stream(query, **how, history=from_start(job, query, how)) for query in queries or ()]
         if as_json:
-            print(json_of(report(measured(job))))
-            return DONE
-        why = _no_screen()
-        if why:
+            return say_json(report(measured(job)))
+        if why := _no_screen():
             _page(measured(job))
-            print(f"looptap: {printable(why)} For a live view: looptap watch {run} QUERY", file=sys.stderr)
+            remark(f"{why} For a live view: looptap watch {run} QUERY")
             return DONE
         try:
             from looptap.cli.top.app_screen import Top
@@ -75,22 +73,20 @@ def main(
             return complain(f"looptap top needs the package {error.name}: pip install 'looptap[terminal]'")
         app = Top(job, streams)
         app.run()
-        if app.return_code:  # what went wrong was printed when the screen was given back
-            return FAILED
-    return DONE
+    return FAILED if app.return_code else DONE  # what went wrong was printed when the screen was given back
 
 
 def _no_screen() -> str:
     """Return why no screen can open here; "" if one can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "This is no terminal, so here is the state of the run."
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        return f"The terminal (TERM={os.environ.get('TERM', '')}) draws no screen, so here is the state of the run."
-    return ""
+    term = os.environ.get("TERM", "")
+    blind = term in ("", "dumb", "unknown")
+    return f"The terminal (TERM={term}) draws no screen, so here is the state of the run." if blind else ""
 
 
 def _page(seen: Facts) -> None:
-    from looptap.cli.top.views import commands, heading, vitals
+    from looptap.cli.top.views import heading, newest_commands, vitals
 
     for line in (heading(seen), *vitals(seen)):
         say(line.plain)
@@ -100,5 +96,5 @@ def _page(seen: Facts) -> None:
         print(f"scalars  {printable(scalars)}")
     for control in seen.controls.values():
         print(f"control  {printable(str(control))}")
-    for command in commands(seen, 5).plain.splitlines() if seen.commands else ():
+    for command in newest_commands(seen, 5).plain.splitlines() if seen.commands else ():
         say(f"command  {command}")

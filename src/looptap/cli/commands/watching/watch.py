@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from looptap.cli import completion
-from looptap.cli.formats import cost, json_of, printable, several, text_of
+from looptap.cli.formats import cost, json_of, printable, problems, several, value_text
 from looptap.cli.options import (
     Budget,
     Combine,
@@ -26,24 +26,25 @@ from looptap.cli.options import (
     Unsafe,
     Wait,
     WindowSize,
+    integer,
     only_with,
     query_arguments,
     time_of,
-    whole,
 )
-from looptap.cli.output import DONE, complain, say
+from looptap.cli.output import DONE, can_draw, complain, say
 from looptap.cli.sources import source, streams_of
-from looptap.cli.tail import Tail, TailItem, show_news
+from looptap.cli.tail import Display, Tail, TailItem, show_news
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
+from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 
 if TYPE_CHECKING:
     from looptap.store.run import StoredRun
 
 
-def main(
+def watch_command(
     run: RunOrFile,
     queries: Annotated[
         list[str],
@@ -68,17 +69,17 @@ def main(
         Option(metavar="COND", help="Hold values back, and send them only around events where COND comes true."),
     ] = None,
     before: Annotated[
-        int, Option(metavar="N", parser=whole(0), help="With --when: this many values before that event.")
+        int, Option(metavar="N", parser=integer(0), help="With --when: this many values before that event.")
     ] = 0,
     after: Annotated[
-        int, Option(metavar="N", parser=whole(0), help="With --when: this many values after that event.")
+        int, Option(metavar="N", parser=integer(0), help="With --when: this many values after that event.")
     ] = 0,
     ranks: Ranks = None,
     combine: Combine = None,
     budget: Budget = None,
     unsafe: Unsafe = False,
     count: Annotated[
-        int | None, Option(metavar="N", parser=whole(1), help="End after N values of each query.", show_default=False)
+        int | None, Option(metavar="N", parser=integer(1), help="End after N values of each query.", show_default=False)
     ] = None,
     timeout: Annotated[
         float | None,
@@ -141,55 +142,45 @@ def main(
     only_with("--when", bool(when), before=before, after=after)
     how = query_arguments(on, window, every, budget, ranks, combine, of, unsafe)
     how |= {"throttle": throttle, "when": when, "before": before, "after": after}
-    return _watch(run, queries, how, count, timeout, as_json, follow, wait)
-
-
-def _watch(
-    name: str,
-    queries: Sequence[str],
-    how: dict[str, Any],
-    count: int | None,
-    timeout: float | None,
-    as_json: bool,
-    go_on: bool,
-    wait: float | None,
-) -> int:
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    seconds = math.inf if timeout is None else timeout
+    deadline = time.monotonic() + seconds
     try:
-        opened = source(
-            name, follow=go_on, wait=wait, queries=queries, seconds=math.inf if timeout is None else timeout
-        )
+        opened = source(run, follow=follow, wait=wait, queries=queries, seconds=seconds)
     except KeyboardInterrupt:
-        if not (go_on or wait):
+        if not (follow or wait):
             raise
         return DONE  # the user has stopped waiting
-    with opened as run:
-        streams = streams_of(run, queries, how, history=False)
+    with opened as job:
+        streams = streams_of(job, queries, how, history=False)
         tails = [Tail(stream, count, index) for index, stream in enumerate(streams)]
-        in_time = interrupted = False
-        lines = how["when"] is not None or not isinstance(run, Run)
-        with _display(run, tails, as_json, lines) as display:
-            try:
-                in_time = show_news(tails, display, None if timeout is None else deadline - time.monotonic())
-            except KeyboardInterrupt:
-                interrupted = True
-            for tail in tails:
-                if isinstance(tail.stream, LiveStream):
-                    tail.stream.close(timeout=0.5)
-                display.show(tail, list(tail.look()))  # the partial last window
-        failed = [tail.stream for tail in tails if tail.stream.state == "failed"]
-        if failed:
-            reason = failed[0].reason
-            if isinstance(display, Lines):  # which has printed the first error when it came
-                reason = reason.partition(", the first: ")[0]
-            reason = reason.rstrip(".")
-            return complain(f"{failed[0].title} failed: {reason}{'' if reason.endswith('?') else '.'}")
-        if in_time or interrupted:
+        with _display(job, tails, as_json, flight=when is not None) as display:
+            in_time = _follow(tails, display, deadline - time.monotonic())
+        failed = next((stream for stream in streams if stream.state == "failed"), None)
+        if failed is not None:
+            return complain(_failure(failed, terse=isinstance(display, Lines)))  # they have printed that error
+        late = next((tail for tail in tails if tail.lacks), None)
+        if in_time or late is None:
             return DONE
-        late = [tail for tail in tails if not (tail.values if count is None else tail.complete)]
-        if not late:
-            return DONE
-        return complain(f"{_came(late[0])} within {timeout:g} s; {_events(run, late[0])}.")
+        return complain(f"{_came(late)} within {timeout:g} s; {_events(job, late)}.")
+
+
+def _follow(tails: Sequence[Tail], display: Display, seconds: float) -> bool:
+    """Show what comes until all is over, or Ctrl-C; return False after that time."""
+    in_time = True
+    with suppress(KeyboardInterrupt):
+        in_time = show_news(tails, display, seconds)
+    for tail in tails:
+        if isinstance(tail.stream, LiveStream):
+            tail.stream.close(timeout=0.5)
+        display.show(tail, list(tail.look()))  # the partial last window
+    return in_time
+
+
+def _failure(stream: Stream, terse: bool) -> str:
+    """Return why a stream failed; if ``terse``, without its first error."""
+    reason = stream.reason.partition(", the first: ")[0] if terse else stream.reason
+    reason = reason.rstrip(".")
+    return f"{stream.title} failed: {reason}{'' if reason.endswith('?') else '.'}"
 
 
 def _came(tail: Tail) -> str:
@@ -210,10 +201,11 @@ def _events(run: Run | StoredRun, tail: Tail) -> str:
 # ---------------------------------------------------------------- displays
 
 
-def _display(run: Run | StoredRun, tails: Sequence[Tail], as_json: bool, lines: bool) -> Any:
+def _display(run: Run | StoredRun, tails: Sequence[Tail], as_json: bool, flight: bool) -> Any:
+    """Return where the values are shown; those of a ``flight`` recorder are lines."""
     if as_json:
         return Json(tails)
-    if lines or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if flight or not isinstance(run, Run) or not can_draw():
         return Lines(run, tails)
     from looptap.cli.live_view import LiveView
 
@@ -244,7 +236,7 @@ class Lines:
             if run:
                 print(f"{source}-- run {printable(run)} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
-            text = text_of(record.value) if record.error is None else f"error: {printable(last_line(record.error))}"
+            text = value_text(record.value) if record.error is None else f"error: {printable(last_line(record.error))}"
             place = f"  {tail.place(record)}".rstrip()
             say(f"{source}{record.event:>7}{place}{marks}  {text}")
         for note in tail.stream.notes:
@@ -266,7 +258,7 @@ class Lines:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             for tail in self._tails:
-                self._say(f"{tail.stream.name}: {summary(tail)}")
+                self._say(f"{tail.stream.name}: {closing_line(tail)}")
 
     def _say(self, text: str) -> None:
         kind = _EVERY.sub("", text)  # printed once, though the number changes with the machine's load
@@ -302,30 +294,24 @@ class Json:
         sys.stdout.flush()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            return
-        for tail in self._tails:
+        for tail in self._tails if kind is None else ():
             stream = tail.stream
-            print(json_of({
-                **_query(tail), "state": stream.state, "reason": stream.reason, "values": tail.values,
-                "missing": stream.dropped, "withheld": stream.withheld, "filtered": stream.filtered,
-                "errors": stream.error_count, "notes": stream.notes,
-                "nanoseconds_per_event": stream.cost.nanoseconds, "share_of_time": stream.cost.share,
-            }), flush=True)  # fmt: skip
+            how = {"state": stream.state, "reason": stream.reason, "values": tail.values, "missing": stream.dropped}
+            how |= {"withheld": stream.withheld, "filtered": stream.filtered, "errors": stream.error_count}
+            nanoseconds, share = stream.cost
+            paid = {"notes": stream.notes, "nanoseconds_per_event": nanoseconds, "share_of_time": share}
+            print(json_of({**_query(tail), **how, **paid}), flush=True)
 
 
 def _query(tail: Tail) -> dict[str, Any]:
     return {"index": tail.index, "query": tail.stream.name}
 
 
-def summary(tail: Tail) -> str:
+def closing_line(tail: Tail) -> str:
     """Return the summary of a stream as one line."""
     stream = tail.stream
-    facts = [several(tail.values, "value"), f"{stream.dropped:,} missing"]
-    if stream.withheld:
-        facts.append(f"{several(stream.withheld, 'event')} withheld by the budget")
-    if stream.error_count:
-        facts.append(several(stream.error_count, "error"))
+    wrong = problems(stream.withheld, stream.error_count)
+    facts = [several(tail.values, "value"), f"{stream.dropped:,} missing", *wrong]
     paid = f"; {cost(*stream.cost)}" if isinstance(stream, LiveStream) else ""
     return f"{', '.join(facts)}{paid}; {stream.state if stream.state == 'failed' else stream.reason or stream.state}"
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import html
 import signal
-import sys
 import tempfile
 import webbrowser
 from pathlib import Path
@@ -14,16 +13,16 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from looptap.cli.formats import several
-from looptap.cli.options import RUN_HELP, Config, whole
-from looptap.cli.output import DONE, complain, say
+from looptap.cli.formats import several, stated
+from looptap.cli.options import RUN_HELP, Config, integer
+from looptap.cli.output import DONE, complain, remark, say
 
 DEFAULT_PORT_NUMBER = 8765
 """The port of the page; if it is taken, one of the next."""
 _MAX_PORTS_TRIED = 20
 
 
-def main(
+def web_command(
     names: Annotated[
         list[str] | None,
         Argument(
@@ -41,7 +40,7 @@ def main(
     config: Config = False,
     port: Annotated[
         int | None,
-        Option(metavar="N", parser=whole(0, 65_535), show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),
+        Option(metavar="N", parser=integer(0, 65_535), show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),
     ] = None,
     host: Annotated[
         str,
@@ -79,6 +78,7 @@ def main(
     """
     try:
         from looptap.cli.page_runs import PageRuns
+        from looptap.visualizers.surfaces.capabilities import no_display
         from looptap.visualizers.surfaces.web.page_access import is_loopback
         from looptap.visualizers.surfaces.web.run_shelf import RunShelf
         from looptap.visualizers.surfaces.web.web_server import WebServer
@@ -98,28 +98,20 @@ def main(
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         say(f"looptap: {several(len(shelf.entries()), 'run')} at {server.url}")
-        if not operate:
-            shown = "streams" if own else "exported streams"
-            _say(f"read-only: {shown} and stored runs; with --operate also queries and controls.")
-        if not server.private:
-            _say(f"{host} can be reached from elsewhere, and nothing on the way is encrypted.")
-        _say("Ctrl-C ends it; the jobs continue.")
-        if browser or (browser is None and not _no_display()):
+        shown = "streams" if own else "exported streams"
+        notes = stated(
+            (f"read-only: {shown} and stored runs; with --operate also queries and controls.", not operate),
+            (f"{host} can be reached from elsewhere, and nothing on the way is encrypted.", not server.private),
+            ("Ctrl-C ends it; the jobs continue.", True),
+        )
+        for text in notes:
+            remark(text)
+        if browser or (browser is None and not no_display()):
             _open(server.opening_url)
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.run(started))
     return DONE
-
-
-def _say(text: str) -> None:
-    print("looptap:", text, file=sys.stderr, flush=True)
-
-
-def _no_display() -> str:
-    from looptap.visualizers.surfaces.capabilities import no_display
-
-    return no_display()
 
 
 def _open(url: str) -> None:

@@ -48,8 +48,8 @@ def run_by_gdb(process: Target, line: bytes, folder: Path) -> None:
     text, script = folder / "line", folder / "gdb"
     text.write_bytes(line + b"\0")
     script.write_text(_SCRIPT.format(size=PAGE_BYTES, line=text))
-    command = [gdb, "-n", "-q", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
-               "-p", str(process.pid), "-x", str(script)]  # fmt: skip
+    quiet = ["-n", "-q", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]
+    command = [gdb, *quiet, "-p", str(process.pid), "-x", str(script)]
     try:
         # A gdb that is killed may leave the process stopped in the middle of a call: it gets its time.
         done = subprocess.run(
