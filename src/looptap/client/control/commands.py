@@ -14,9 +14,9 @@ import msgspec
 from looptap.client.control.coming_declarations import await_declaration
 from looptap.client.control.controls import ControlInfo, Controls, Outcome, Records
 from looptap.client.control.pending import CommandPending, at, awaited, how_to_continue, not_answered
-from looptap.client.control.two_phase import agreed, judged, meant
+from looptap.client.control.two_phase import agreed, meant, records_of_all
 from looptap.client.control.undoing import NewestChange, newest_change
-from looptap.client.ranks.ranks import ALL, Ranks
+from looptap.client.ranks.ranks import ALL, Ranks, split_replies
 from looptap.client.session.session import Session
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
@@ -355,7 +355,7 @@ class ControlClient:
             raise
         if all(type(reply) is NoAnswer for reply in found.values()):
             raise not_answered(self._session, timeout, on, id, what) from None
-        return judged(found)
+        return records_of_all(found)
 
     def _ask_all_ranks(self, what: str, timeout: float, id: str | None) -> Outcome:
         """Send each rank a request that does not wait for the loop."""
@@ -371,15 +371,14 @@ class ControlClient:
         if self._session.info.ranks == 1:
             return self._seen(one(self._session))
         found = self._ranks.each(lambda run: one(run.session))
-        known = {rank: reply for rank, reply in found.items() if type(reply) is not ControlError}
-        done = {rank: reply for rank, reply in known.items() if isinstance(reply, CommandRecord)}
+        known = {rank: reply for rank, reply in found.items() if type(reply) is not ControlError} or found
+        done, failed = split_replies(known)
         off = {rank: record for rank, record in done.items() if record.outcome == "cancelled"}
         if what == "cancel" and off:  # on one rank, so on all: they do it together or not at all
             return self._seen(off)
-        pending = [reply for reply in known.values() if isinstance(reply, CommandPending)]
-        if pending and len(pending) == len(known):
-            raise pending[0]
-        return self._seen(judged(known or found))
+        if failed and not done and all(isinstance(error, CommandPending) for error in failed.values()):
+            raise next(iter(failed.values()))
+        return self._seen(records_of_all(known))
 
 
 def _plain(value: Any) -> Any:

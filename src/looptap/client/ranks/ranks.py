@@ -241,6 +241,12 @@ class Ranks(Mapping[int, R], Generic[R]):
         return run
 
 
+def split_replies(replies: Mapping[int, T | LooptapError]) -> tuple[dict[int, T], dict[int, LooptapError]]:
+    """Return the results of `Ranks.each` by rank, and its errors by rank."""
+    errors = {rank: reply for rank, reply in replies.items() if isinstance(reply, LooptapError)}
+    return {rank: reply for rank, reply in replies.items() if not isinstance(reply, LooptapError)}, errors
+
+
 def _close(reached: Mapping[Any, RunHandle]) -> None:
     for sibling in list(reached.values()):
         sibling.close()

@@ -23,7 +23,7 @@ from looptap.client.control.controls import (
     question_before,
     with_value,
 )
-from looptap.client.control.undoing import newest_of
+from looptap.client.control.undoing import newest_change_in
 from looptap.client.run import Run
 from looptap.streams.control import leap
 from looptap.streams.errors import LooptapError
@@ -124,7 +124,7 @@ class RunControls:
                 report = run.controls.report()
                 infos = run.controls.look(report=report)
                 records = run.command_records()
-                self._newest = newest_of(records)
+                self._newest = newest_change_in(records)
         except (LooptapError, TimeoutError) as error:
             reason = str(error)
         if not run.alive:
