@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -25,14 +26,14 @@ class MergedStream(Protocol):
 
     feed: Feed
 
-    def deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
-        """Append complete windows, and values that came late."""
+    def deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, RankContribution]]) -> None:
+        """Append complete windows, and values of ranks that came late."""
 
-    def on_ended(self, ranks: Sequence[int]) -> None:
-        """Note that ranks have ended."""
+    def on_ended(self, rank: int) -> None:
+        """Note that a rank has ended."""
 
-    def on_moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
-        """Note that ranks continue with the next run."""
+    def on_moved(self, rank: int, seam: RunSeam) -> None:
+        """Note that a rank continues with the next run."""
 
     def refresh(self) -> None:
         """Copy the costs, counts and notes of the ranks."""
@@ -89,49 +90,50 @@ class Gathering:
         return {rank: seconds + more for rank, seconds in waiting.items()}
 
     def _run(self) -> None:
-        looked = 0.0
-        while True:
-            with self._changed:
-                deadline = self.assembly.deadline()
-                now = time.monotonic()
-                wait = (
-                    _RANK_CHECK_INTERVAL_SECONDS
-                    if deadline is None
-                    else min(_RANK_CHECK_INTERVAL_SECONDS, max(0.0, deadline - now))
-                )
-                if not self._inbox and not self._stopped and wait:
-                    self._changed.wait(wait)
-                if self._stopped:
-                    return
-                inbox, self._inbox = self._inbox, deque()
-                self._inbox_values = self._inbox_bytes = 0
+        refreshed = 0.0
+        while (inbox := self._next_inbox()) is not None:
             now = time.monotonic()
-            late, seams = [], []
-            for rank, what in inbox:
-                if what is None:
-                    self.assembly.over(rank)
-                elif type(what) is RunSeam:
-                    self.assembly.moved(rank)
-                    seams.append((rank, what))
-                else:
-                    assert type(what) is Batch
-                    late += [(rank, *one) for one in self.assembly.take(rank, what, now)]
+            late = [(rank, part) for rank, what in inbox for part in self._assemble(rank, what, now)]
             wholes = list(self.assembly.ready(now))
             self._awaited = self.assembly.awaited(now), now
             stream = self._stream()
             if stream is None:
                 return
             try:
-                stream.on_ended([rank for rank, what in inbox if what is None])
-                stream.on_moved(seams)
+                for rank, what in inbox:
+                    if what is None:
+                        stream.on_ended(rank)
+                    elif type(what) is RunSeam:
+                        stream.on_moved(rank, what)
                 stream.deliver(wholes, late)
-                if now - looked > _RANK_CHECK_INTERVAL_SECONDS:
-                    looked = now
+                if now - refreshed > _RANK_CHECK_INTERVAL_SECONDS:
+                    refreshed = now
                     stream.refresh()
-                if not self.assembly.live and self.assembly.deadline() is None:
+                if not self.assembly.live and self.assembly.deadline() == math.inf:
                     stream.finish()
                     return
             except Exception as error:
                 stream.feed.finish(FAILED, format_error(error))
                 return
             del stream
+
+    def _next_inbox(self) -> deque[tuple[int, Batch | RunSeam | None]] | None:
+        """Wait for what ranks post, a deadline or the next check; None once stopped."""
+        with self._changed:
+            if not self._inbox and not self._stopped:
+                left = self.assembly.deadline() - time.monotonic()
+                self._changed.wait(min(_RANK_CHECK_INTERVAL_SECONDS, max(0.0, left)))
+            inbox, self._inbox = self._inbox, deque()
+            self._inbox_values = self._inbox_bytes = 0
+            return None if self._stopped else inbox
+
+    def _assemble(self, rank: int, what: Batch | RunSeam | None, now: float) -> Sequence[RankContribution]:
+        """Pass what a rank posted to the assembly; return its values that came late."""
+        match what:
+            case None:
+                self.assembly.over(rank)
+            case RunSeam():
+                self.assembly.moved(rank)
+            case _:
+                return [part for _, part in self.assembly.take(rank, what, now)]
+        return ()

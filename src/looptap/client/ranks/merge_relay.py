@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from looptap.client.rank_numbers import numbered
-from looptap.client.ranks.over_ranks import joined
+from looptap.client.ranks.over_ranks import joined_by_relay
 from looptap.client.ranks.ranks import RankHandle
 from looptap.client.transport.base import Receiver
 from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, read_frame, write_frame
@@ -87,7 +87,7 @@ class MergeRelay:
         if attach.align != m.STATES:
             raise QueryError("a relay merges: combine='merge'.")
         number = attach.stream
-        stream, info = joined(self._run, attach, self._ranks, lambda batch: self._pass_on(number, batch))
+        stream, info = joined_by_relay(self._run, attach, self._ranks, lambda batch: self._pass_on(number, batch))
         self._streams[number] = stream
         stream.gathering.start()
         return info

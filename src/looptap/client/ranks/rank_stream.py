@@ -7,11 +7,11 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.gathering import Gathering
-from looptap.client.ranks.rank_part import RankPart
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
 from looptap.client.session.run_handle import RunHandle
 from looptap.client.streams.live import LiveStream
@@ -21,7 +21,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
 from looptap.streams.stream.buffer import Batch, RunSeam
-from looptap.streams.stream.state_and_cost import ENDED, FAILED, LIVE, Cost
+from looptap.streams.stream.state_and_cost import ENDED, FAILED, LIVE
 
 _MAX_ABSENCES = 1000
 
@@ -49,28 +49,43 @@ class RankStream(LiveStream):
     """
 
     def __init__(
-        self, run: RunHandle, attach: m.Attach, ranks: Sequence[int], *, text: str, buffer: int, buffer_bytes: int,
+        self,
+        run: RunHandle,
+        attach: m.Attach,
+        ranks: Sequence[int],
+        *,
+        asked: Sequence[int],
+        text: str,
+        buffer: int,
+        buffer_bytes: int,
         patience: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(run, attach, name=attach.name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
-        self.ranks = self.asked = tuple(ranks)
+        self.ranks, self.asked = tuple(ranks), tuple(asked)
         """``ranks`` is who answers; by a relay that is one for several of those that are ``asked``."""
-        self.parts: dict[int, RankPart] = {}
+        self.parts: dict[int, LiveStream] = {}
         """The stream of each rank; it keeps no values."""
         self.gone: dict[int, str] = {}
         """The reason for each rank that has ended or could not be reached."""
         self.combined: Combined | None = None
+        self.on_batch: Callable[[Batch], None] | None = None
+        """Is called with each batch of merged values, if anything passes them on."""
         self.gathering = Gathering(WindowAssembler(ranks, patience, together=bool(attach.align)), weakref.ref(self))
         """The thread that merges the values of the ranks."""
         self._absent: deque[Absent] = deque(maxlen=_MAX_ABSENCES)
         self._next = 1
-        self._newest_time = 0.0, 0.0  # of the newest value: its time and its clock
+        self._clock = 0.0  # of the values: that of the first
         self.own_notes: list[str] = []
         """Notes on this stream, besides those of the ranks."""
         release = weakref.finalize(self, self.gathering.stop)
         release.atexit = False
 
     # ------------------------------------------------------------ what is known
+
+    @property
+    def lead(self) -> LiveStream:
+        """The stream of the lowest rank that answers."""
+        return next(iter(self.parts.values()))
 
     @property
     def waiting(self) -> dict[int, float]:
@@ -138,8 +153,8 @@ class RankStream(LiveStream):
         if waiting := self.waiting:
             facts.append(f"waits for {numbered(waiting)} for {max(waiting.values()):.1f} s")
         if self._absent:
-            facts.append(f"the newest incomplete value, number {self._absent[-1].number:,}, lacks "
-                         f"{numbered(self._absent[-1].ranks)}")  # fmt: skip
+            newest = self._absent[-1]
+            facts.append(f"the newest incomplete value, number {newest.number:,}, lacks {numbered(newest.ranks)}")
         if late := sum(self.late.values()):
             facts.append(f"{late:,} arrived too late")
         facts += [f"rank {rank} {why}"[:80] for rank, why in list(self.gone.items())[:3]]
@@ -151,59 +166,53 @@ class RankStream(LiveStream):
 
     # ------------------------------------------------------------ on the thread of the gathering
 
-    def deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
+    def deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, RankContribution]]) -> None:
         """Append complete windows; without combine, late values too."""
-        events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
-        values: list[Any] = []
-        clock = self._newest_time[1]
-
-        def add(rank: int, event: int, part: RankContribution, value: Any, flag: int) -> None:
-            nonlocal clock
-            if not values and clock == 0.0:
-                clock = part.clock
-            events.append(event)
-            times.append(part.time + part.clock - clock)
-            ranks.append(rank)
-            values.append(value)
-            flags.append(flag)
-
         if self.combined is None:
-            for rank, _, part in late:
-                add(rank, part.event, part, part.value, part.flag)
-            for whole in wholes:
-                for rank, part in whole.parts.items():
-                    add(rank, part.event, part, part.value, part.flag)
+            found = [*late, *chain.from_iterable(whole.parts.items() for whole in wholes)]
+            windows = None
         else:
-            for whole in wholes:
-                newest = max(whole.parts.values(), key=lambda part: part.time + part.clock)
-                value, flag = self._one(whole)
-                if whole.missing:
-                    flag |= PARTIAL
-                    number = self._next + len(values)
-                    self._absent.append(Absent(number, whole.number, whole.missing))
-                add(self.ranks[0], max(p.event for p in whole.parts.values()), newest, value, flag)
-        if not values:
+            found = [(self.ranks[0], self._joined(whole, number)) for number, whole in enumerate(wholes, self._next)]
+            windows = array("q", [whole.number for whole in wholes])
+        if not found:
             return
-        self._newest_time = times[-1], clock
-        flagged = bytes(flags) if any(flags) else b""
-        one = len(set(ranks)) == 1
-        windows = None if self.combined is None else array("q", [whole.number for whole in wholes])
-        self.publish(Batch(
-            self._next, events, times, values, clock, flagged, ranks[0], ranks=None if one else ranks, windows=windows
-        ))  # fmt: skip
-        self._next += len(values)
+        ranks, parts = array("q", [rank for rank, _ in found]), [part for _, part in found]
+        clock = self._clock = self._clock or parts[0].clock
+        flags = bytes([part.flag for part in parts])
+        batch = Batch(
+            self._next,
+            array("q", [part.event for part in parts]),
+            array("d", [part.time + part.clock - clock for part in parts]),
+            [part.value for part in parts],
+            clock,
+            flags if any(flags) else b"",
+            ranks[0],
+            ranks=ranks if len(set(ranks)) > 1 else None,
+            windows=windows,
+        )
+        self.publish(batch)
+        if self.on_batch is not None:
+            self.on_batch(batch)
+        self._next += len(found)
 
-    def on_ended(self, ranks: Sequence[int]) -> None:
-        """Note that ranks have ended, and how."""
-        for rank in ranks:
-            if rank not in self.gone:
-                self.gone[rank] = f"{self.parts[rank].state}: {self.parts[rank].reason}"
+    def on_ended(self, rank: int) -> None:
+        """Note that a rank has ended, and how."""
+        if rank not in self.gone:
+            self.gone[rank] = f"{self.parts[rank].state}: {self.parts[rank].reason}"
 
-    def on_moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
+    def on_moved(self, rank: int, seam: RunSeam) -> None:
         """Mark where the lowest rank continues with the next run."""
-        for rank, seam in seams:
-            if rank == self.ranks[0]:
-                self.feed.add_seam(seam.old, seam.new, after=self._next - 1)
+        if rank == self.ranks[0]:
+            self.feed.add_seam(seam.old, seam.new, after=self._next - 1)
+
+    def _joined(self, whole: AssembledWindow, number: int) -> RankContribution:
+        """Return the value of all ranks for one event or window, which becomes ``number``."""
+        newest = max(whole.parts.values(), key=lambda part: part.time + part.clock)
+        value, flag = self._one(whole)
+        if whole.missing:
+            flag |= PARTIAL
+            self._absent.append(Absent(number, whole.number, whole.missing))
+        return newest._replace(event=max(part.event for part in whole.parts.values()), value=value, flag=flag)
 
     def _one(self, whole: AssembledWindow) -> tuple[Any, int]:
         flag = 0
@@ -219,21 +228,20 @@ class RankStream(LiveStream):
 
     def refresh(self) -> None:
         """Copy the costs, counts and notes of the ranks."""
-        self.skipped = sum(part.skipped for part in self.parts.values())
-        self.withheld = sum(part.withheld for part in self.parts.values())
-        self.filtered = sum(part.filtered for part in self.parts.values())
-        costs = [part.cost for part in self.parts.values()]
-        self.cost = max(costs, default=Cost())
-        self.feed.traceback = self.traceback or next((p.traceback for p in self.parts.values() if p.traceback), "")
+        parts = self.parts.values()
+        counts = zip(*((part.skipped, part.withheld, part.filtered) for part in parts), strict=True)
+        self.skipped, self.withheld, self.filtered = map(sum, counts)
+        self.cost = max(part.cost for part in parts)
+        self.feed.traceback = next(filter(None, (self.traceback, *(part.traceback for part in parts))), "")
+        self.thinned = self.thinned or any(part.thinned for part in parts)
         said: dict[str, list[int]] = {}
         for rank, part in self.parts.items():
             for note in list(part.notes):
                 said.setdefault(note, []).append(rank)
-        everybody = len(self.parts)
+        everybody = len(parts)
         found = {note: note if len(by) == everybody else f"{numbered(by)}: {note}" for note, by in said.items()}
         self.notes[:] = [*self.own_notes, *found.values()]
-        limits = {note for part in self.parts.values() for note in part.limits}
-        self.thinned = self.thinned or any(part.thinned for part in self.parts.values())
+        limits = set(chain.from_iterable(part.limits for part in parts))
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def finish(self) -> None:

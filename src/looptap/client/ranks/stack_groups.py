@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.statistics import EventActivity, StackReport
 from looptap.streams.durations import duration
 
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)$')
+_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python[\d.]+)[/\\]")
 _DISTRIBUTED = re.compile(r"[/\\]torch[/\\](distributed|cuda[/\\]nccl|nn[/\\]parallel|_C[/\\]_distributed)")
 MAX_PLACES_COUNT = 4
@@ -38,6 +39,7 @@ _IN_C = (
     (_DEVICE, "a wait for the device, behind which a collective may stand"),
 )
 """Calls of C without a frame of their own: what the innermost line of the job says where one may wait."""
+_NO_EVENTS = EventActivity(count=0, idle=0.0)
 
 
 class Frame(NamedTuple):
@@ -113,41 +115,25 @@ def frames_of(report: StackReport) -> tuple[Frame, ...]:
 
 
 def _frames(stack: str) -> tuple[Frame, ...]:
-    lines, found = stack.splitlines(), []
-    for place, line in enumerate(lines):
-        if (match := _FRAME.match(line)) is not None:
-            after = lines[place + 1] if place + 1 < len(lines) else ""
-            code = after.strip() if after.startswith("    ") else ""
-            found.append(Frame(match["file"], int(match["line"]), match["function"], code))
-    return tuple(found)
+    found = _FRAME.findall(stack)
+    return tuple(Frame(file, int(line), function, code.strip()) for file, line, function, code in found)
 
 
 def collective_of(stack: Sequence[Frame]) -> str:
     """Return the collective that a stack is in, as its caller names it; "" if none."""
-    for frame in stack:  # the outermost: a barrier is made of others
-        if frame.function in COLLECTIVES and _DISTRIBUTED.search(frame.file):
-            return frame.function
-    if stack and stack[-1].own:
-        for call, words in _IN_C:
-            if call.search(stack[-1].code):
-                return words
-    for frame in reversed(stack):
-        if frame.function in _UNNAMED and not frame.own:
-            return _UNNAMED[frame.function]
-        if frame.own:
-            break
-    return ""
+    # The outermost: a barrier is made of others.
+    named = (frame.function for frame in stack if frame.function in COLLECTIVES and _DISTRIBUTED.search(frame.file))
+    innermost = stack[-1].code if stack and stack[-1].own else ""
+    in_c = (words for call, words in _IN_C if call.search(innermost))
+    library = takewhile(lambda frame: not frame.own, reversed(stack))
+    unnamed = (_UNNAMED[frame.function] for frame in library if frame.function in _UNNAMED)
+    return next(chain(named, in_c, unnamed), "")
 
 
 def common_frames(groups: Sequence[StackGroup]) -> int:
     """Return how many outermost frames all groups share."""
-    stacks = [group.stack for group in groups]
-    shared = 0
-    for frames in zip(*stacks, strict=False):
-        if len(set(frames)) > 1:
-            break
-        shared += 1
-    return shared
+    levels = zip(*(group.stack for group in groups), strict=False)
+    return sum(1 for _ in takewhile(lambda frames: len(set(frames)) == 1, levels))
 
 
 def difference(
@@ -158,24 +144,22 @@ def difference(
     ``silent`` says why ranks have not answered; ``places`` where each one runs.
     """
     groups, silent, places = stack_groups(reports), silent or {}, places or {}
-    if not groups and not silent:
-        return []
-    if len(groups) == 1:
-        lines = [f"all {len(reports)} ranks stand at the same line"] if len(reports) > 1 and not silent else []
-    else:
-        lines = [f"{len(reports)} ranks stand in {len(groups)} places"] if groups else []
-    lines += [f"  {group}" for group in groups]
+    lines = [f"  {group}" for group in groups]
     lines += [f"  rank {rank}: no answer: {reason}" for rank, reason in sorted(silent.items())]
-    waiting = [group for group in groups if group.collective]
-    others = [rank for group in waiting for rank in group.ranks]
-    outside = [rank for group in groups if not group.collective for rank in group.ranks]
-    if others:
-        for missing, what in ((outside, "in no collective"), ([*silent], "silent")):
-            if missing:
-                lines.append(_waits_for(sorted(others), sorted(missing), what, places))
-    if len({group.collective for group in waiting}) > 1 and not outside and not silent:
+    waiting = sorted(rank for group in groups if group.collective for rank in group.ranks)
+    outside = sorted(set(reports).difference(waiting))
+    for missing, what in ((outside, "in no collective"), (sorted(silent), "silent")):
+        if waiting and missing:
+            lines.append(_waits_for(waiting, missing, what, places))
+    if not outside and not silent and len({group.collective for group in groups}) > 1:
         lines.append("the ranks wait in different collectives, and none of them can end")
-    return [*lines, *_behind(reports)]
+    return [*_heading(len(reports), len(groups), bool(silent)), *lines, *_behind(reports)]
+
+
+def _heading(ranks: int, places: int, silent: bool) -> list[str]:
+    if places > 1:
+        return [f"{ranks} ranks stand in {places} places"]
+    return [f"all {ranks} ranks stand at the same line"] if ranks > 1 and not silent else []
 
 
 def _waits_for(waiting: list[int], missing: list[int], what: str, places: Mapping[int, str]) -> str:
@@ -190,12 +174,11 @@ def _behind(reports: Mapping[int, StackReport]) -> list[str]:
     names = dict.fromkeys(name for report in reports.values() for name in report.events)
     lines = []
     for name in names:
-        counts = {rank: report.events[name].count if name in report.events else 0 for rank, report in reports.items()}
-        most = max(counts.values())
-        for count in sorted({count for count in counts.values() if count < most}):
-            ranks = [rank for rank, one in counts.items() if one == count]
-            idle = max(reports[rank].events[name].idle if name in reports[rank].events else 0.0 for rank in ranks)
-            since = f", none for {duration(idle)}" if count else ""
+        events = {rank: report.events.get(name, _NO_EVENTS) for rank, report in reports.items()}
+        *fewer, most = sorted({event.count for event in events.values()})
+        for count in fewer:
+            ranks = [rank for rank, event in events.items() if event.count == count]
+            since = f", none for {duration(max(events[rank].idle for rank in ranks))}" if count else ""
             behind = f"{most - count:,} {name} event{'s' * (most - count != 1)}"
             lines.append(f"{numbered(ranks)}: {behind} behind, at {count:,}{since}")
     return lines

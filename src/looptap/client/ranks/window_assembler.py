@@ -7,6 +7,7 @@ waits for a rank that has something to say, yet for none longer than ``patience`
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -79,12 +80,10 @@ class WindowAssembler:
                 self.late[rank] += 1
                 late.append((number, part))
                 continue
-            parts = self._parts.get(key)
-            if parts is None:
-                parts = self._parts[key] = {}
-                self._since[key] = now
+            if key not in self._parts:
+                self._parts[key], self._since[key] = {}, now
                 heapq.heappush(self._pending, key)
-            parts[rank] = part
+            self._parts[key][rank] = part
             self.pending_bytes += size
         self._reached[rank] = run, last, times
         return late
@@ -109,16 +108,16 @@ class WindowAssembler:
             del self._since[key]
             self.pending_bytes -= sum(part.nbytes for part in parts.values())
             self._emitted_up_to = key
-            missing = tuple(rank for rank in self.ranks if rank not in parts) if len(parts) < len(self.ranks) else ()
+            missing = tuple(rank for rank in self.ranks if rank not in parts)
             if self.together and self._newest_run < key[0]:
                 if any(self._first.get((rank, key[0]), key) > key for rank in missing):
                     continue
                 self._newest_run = key[0]
             yield AssembledWindow(key[1], dict(sorted(parts.items())), missing)
 
-    def deadline(self) -> float | None:
-        """Return when a value will have waited long enough; None if none waits."""
-        return self._since[self._pending[0]] + self.patience if self._pending else None
+    def deadline(self) -> float:
+        """Return when a value will have waited long enough; infinite if none waits."""
+        return self._since[self._pending[0]] + self.patience if self._pending else math.inf
 
     def awaited(self, now: float) -> dict[int, float]:
         """Return the awaited ranks, and for how many seconds each."""
@@ -129,7 +128,4 @@ class WindowAssembler:
 
     def _awaited(self, key: Key) -> list[int]:
         """Return the ranks that have not reached this number."""
-        parts = self._parts[key]
-        if len(parts) >= len(self.live) and self.live.issubset(parts):
-            return []
-        return sorted(rank for rank in self.live if rank not in parts and self._reached[rank][:2] <= key[:2])
+        return sorted(rank for rank in self.live.difference(self._parts[key]) if self._reached[rank][:2] <= key[:2])

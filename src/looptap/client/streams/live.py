@@ -73,13 +73,11 @@ class LiveStream(SentStream, Stream):
     name, and `seams` says where. With ``discreet`` its texts say no more than a viewer may know.
     """
 
-    feed_type: type[LiveFeed] = LiveFeed
-
     def __init__(
         self, run: RunHandle, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int,
-        discreet: bool = False,
+        discreet: bool = False, feed_type: Callable[..., LiveFeed] = LiveFeed,
     ) -> None:  # fmt: skip
-        feed = self.feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
+        feed = feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
         super().__init__(name, text=text, on=attach.on, feed=feed)
         feed.attention.hurry = functools.partial(run.session.values.hurry, attach.stream)
         self.run = run
@@ -101,6 +99,8 @@ class LiveStream(SentStream, Stream):
         """The request that attaches the query."""
         self.history: HistorySpan | None = None
         """The items at the beginning that come from the history of scalars, if some do."""
+        self.functions: tuple[str, ...] = ()
+        """The functions of the query that the agent names, for a merge over ranks."""
         self._wished = attach  # with the names that have a history
         self._own_query: m.Attach | None = None  # the query that was handed over to the job
         self._discreet = discreet
@@ -212,7 +212,7 @@ class LiveStream(SentStream, Stream):
             self.attach = msgspec.structs.replace(self.attach, named=False, history=False)
             self._begin_with_history(info)
             self.on = info.on or self.on  # an event may have a second name
-        self._explanation, self._panel_charts = info.explain, info.panel
+        self._explanation, self._panel_charts, self.functions = info.explain, info.panel, info.functions
         if info.fields is not None:
             self.feed.set_fields(info.fields)
         self._note(info.notes)
