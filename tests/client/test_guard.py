@@ -20,7 +20,7 @@ from waiting import soon
 
 import looptap
 from looptap.cli.commands.watching.guard import rules_of
-from looptap.client.guard.actions import end
+from looptap.client.guard.actions import end_process
 from looptap.client.guard.watch import SiblingComparison, StreamJudge
 from looptap.protocol.files.connection import publish, read
 from looptap.protocol.process.identity import Process
@@ -312,11 +312,11 @@ def test_a_hanging_loop_is_killed_after_an_ignored_stop_if_asked_to(directory):
 def test_kill_spares_processes_that_have_ended_or_are_elsewhere_and_needs_a_request():
     never, process = threading.Event(), Process.this()
     gone = msgspec.structs.replace(process, start="1")
-    assert end(gone, 0.0, never) == "not needed: the run has ended"
+    assert end_process(gone, 0.0, never) == "not needed: the run has ended"
     elsewhere = msgspec.structs.replace(process, host="other", machine="other")
-    assert end(elsewhere, 0.0, never) == "failed: the process is on other, and can only be ended there"
+    assert end_process(elsewhere, 0.0, never) == "failed: the process is on other, and can only be ended there"
     never.set()
-    assert end(process, math.inf, never) == "not done: the guard was closed before"
+    assert end_process(process, math.inf, never) == "not done: the guard was closed before"
     with pytest.raises(looptap.QueryError, match="runs that ignore a 'stop'"):
         looptap.Rule("loss > 5", kill=30)
 

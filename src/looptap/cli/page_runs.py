@@ -9,7 +9,7 @@ from pathlib import Path
 from looptap.cli.sources import is_stored_path
 from looptap.client.attach import attach, resolve, runs
 from looptap.client.directory.listing import RunListing
-from looptap.client.directory.select import matching, one_role_each, path_of
+from looptap.client.directory.select import as_path, matching, one_role_each
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import NoDirectory
 from looptap.store.layout.run_path import kept
@@ -42,7 +42,7 @@ class PageRuns:
             path = Path(name).expanduser()
             self._stored(path)  # what cannot be read is reported at once
             self._fixed.append(lambda: self._stored(path))
-        elif path_of(name) is not None:
+        elif as_path(name) is not None:
             listed = resolve(name)
             self._fixed.append(lambda: _live(listed))
         else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from looptap.cli.output import complain, remark
 from looptap.client.attach import attach, comes, resolve
-from looptap.client.directory.select import path_of
+from looptap.client.directory.select import as_path
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
 from looptap.client.streams.kept_history import kept_history
@@ -106,7 +106,7 @@ def is_stored_path(name: str) -> bool:
         return path.suffix == SUFFIX
     from looptap.store.reader import is_stored
 
-    return is_stored(path) or (path_of(name) is not None and path.suffix != ".json")  # a bare name may be a run's
+    return is_stored(path) or (as_path(name) is not None and path.suffix != ".json")  # a bare name may be a run's
 
 
 def streams_of(

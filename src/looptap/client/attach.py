@@ -14,7 +14,7 @@ from pathlib import Path
 
 from looptap.client.directory.listing import RunListing
 from looptap.client.directory.ranks_of_job import group_by_job
-from looptap.client.directory.select import one_role_each, path_of, ranks_of, refuse_stored, select
+from looptap.client.directory.select import as_path, listings_by_rank, one_role_each, refuse_stored, select
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.ranks import Ranks
@@ -122,7 +122,7 @@ def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str]
     """Return True if a run named ``name`` may start later."""
     if is_remote(name):
         return True
-    if (isinstance(name, str) and name.endswith(SUFFIX)) or path_of(name):
+    if (isinstance(name, str) and name.endswith(SUFFIX)) or as_path(name):
         return False
     with contextlib.suppress(NoDirectory):  # it may be made meanwhile
         place = runtime_dir() if directory is None else Path(directory)
@@ -140,7 +140,7 @@ def resolve(
     """Return the run that ``name`` means to `attach`. Blocks up to ``timeout`` s."""
     if is_remote(name):
         return _remote(str(name), rank, timeout)
-    path = path_of(name)
+    path = as_path(name)
     if path is not None or (isinstance(name, str) and name.endswith(SUFFIX)):
         refuse_stored(path or Path(str(name)))
     if path is not None:
@@ -308,7 +308,7 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
     later = [
         other
         for job in one_role_each([other for other in runs(directory) if not other.problem])
-        for other in ranks_of(job).values()
+        for other in listings_by_rank(job).values()
         if (other.name, other.rank) == (run.name, run.rank) and other.started > run.started and other.alive is not False
     ]
     return min(later, key=lambda other: other.started, default=None)

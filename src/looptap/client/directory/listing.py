@@ -82,20 +82,14 @@ class RunListing:
 
     def unreachable(self, error: LinkError) -> LinkError:
         """Return ``error``, or the likelier cause if nothing listens at the endpoints."""
-        file = self.file
-        if file is None:
-            return error
+        file = self.usable()
         if 0 < file.expires < time.time():
             return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
-        if isinstance(error, RefusedKey):
-            if file.role != VIEWER:
-                return error
-            job = "" if self.alive else ", or its job has"
-            return RefusedKey(f"This share of {self.id} has been ended{job}; ask for a new file.")
-        if self.route is not None or not all(map(is_local, file.endpoints)):
+        near, refused = self.route is None and all(map(is_local, file.endpoints)), isinstance(error, RefusedKey)
+        if file.role == VIEWER and (near or refused):
+            return unreachable_share(file, self.alive, refused)
+        if refused or not near:
             return error
-        if file.role == VIEWER:
-            return unreachable_share(file, self.alive, error)
         if self.alive is None:
             host = file.process.host
             return NoAnswer(
@@ -104,20 +98,20 @@ class RunListing:
                 f"job with looptap.Agent(..., listen='tcp://{host}:*')."
             )
         paths = [endpoint.removeprefix(IPC) for endpoint in file.endpoints if endpoint.startswith(IPC)]
-        if self.alive and paths and not any(map(os.path.lexists, paths)):
+        if paths and not any(map(os.path.lexists, paths)):
             return RunEnded(
                 f"{error} But its process {self.pid} is there: unless its agent was closed, the directory of "
                 f"{paths[0]} is private to the job, or was emptied, or the job has no file descriptor for one more "
                 "client. For a directory of its own, start it with LOOPTAP_DIR, a short path that both sides see and "
                 "only you can read, or with looptap.Agent(..., listen='tcp')."
             )
-        if self.alive and isinstance(error, NoAnswer):
-            now = file.process.activity(math.inf)
-            return NoAnswer(
-                f"{error} {now[:1].upper()}{now[1:]} Or a call in it, such as a query, keeps the interpreter for "
-                "itself. A client that was attached before says which query that may be (run.reason)."
-            )
-        return error
+        if not isinstance(error, NoAnswer):
+            return error
+        now = file.process.activity(math.inf)
+        return NoAnswer(
+            f"{error} {now[:1].upper()}{now[1:]} Or a call in it, such as a query, keeps the interpreter for "
+            "itself. A client that was attached before says which query that may be (run.reason)."
+        )
 
     def __str__(self) -> str:
         if self.problem:

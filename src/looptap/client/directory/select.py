@@ -9,6 +9,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nlargest
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,7 +40,7 @@ def select(listed: Sequence[RunListing], name: str | None, rank: int | None, dir
             f"{len(living)} runs match {name!r}; name one by its id:\n" + "\n".join(f"  {run}" for run in living)
         )
     run = living[0]
-    ranks = ranks_of(run)
+    ranks = listings_by_rank(run)
     if rank is None:
         return next((each for each in ranks.values() if each.id == name), run)
     if rank not in ranks:
@@ -47,25 +48,22 @@ def select(listed: Sequence[RunListing], name: str | None, rank: int | None, dir
     return ranks[rank]
 
 
-def path_of(name: str | os.PathLike[str] | None) -> Path | None:
+def as_path(name: str | os.PathLike[str] | None) -> Path | None:
     """Return ``name`` as a path if it looks like one: names of runs have no slash."""
     if name is None:
         return None
-    text = os.fspath(name)
-    separators = [os.sep, *([os.altsep] if os.altsep else [])]
-    if isinstance(name, str) and not any(s in text for s in separators):
-        return Path(text) if text.endswith(".json") and _has_keys(Path(text)) else None
-    return Path(text).expanduser()
+    path = Path(name)
+    if isinstance(name, str) and not any(separator in name for separator in filter(None, (os.sep, os.altsep))):
+        return path if name.endswith(".json") and _has_keys(path) else None
+    return path.expanduser()
 
 
 def _has_keys(path: Path) -> bool:
     """Return False for a missing file, or one that is no connection file."""
     try:
         return b'"server_public"' in read_regular(path, MAX_FILE_BYTES)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
 
 
 def refuse_stored(path: Path) -> None:
@@ -80,7 +78,7 @@ def refuse_stored(path: Path) -> None:
         )
 
 
-def ranks_of(run: RunListing) -> Mapping[int, RunListing]:
+def listings_by_rank(run: RunListing) -> Mapping[int, RunListing]:
     """Return the listings of a run's ranks."""
     return run.members or {run.rank: run}
 
@@ -96,9 +94,11 @@ def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
 
 
 def matching(
-    runs: Sequence[Found], name: str, known_as: Callable[[Found], Iterable[tuple[str, str]]],
+    runs: Sequence[Found],
+    name: str,
+    known_as: Callable[[Found], Iterable[tuple[str, str]]],
     usable: Callable[[Found], bool],
-) -> list[Found]:  # fmt: skip
+) -> list[Found]:
     """Return the runs that match best: by id, name, pattern, or beginning of an id.
 
     ``known_as`` gives the ids and names of a run, one for each of its ranks. A run that is not ``usable``, such as an
@@ -115,62 +115,69 @@ def matching(
 
 
 def _known_as(run: RunListing) -> list[tuple[str, str]]:
-    return [(rank.id, rank.name) for rank in ranks_of(run).values()]
+    return [(rank.id, rank.name) for rank in listings_by_rank(run).values()]
 
 
 def _nothing(
-    listed: Sequence[RunListing], usable: Sequence[RunListing], meant: Sequence[RunListing], name: str | None,
+    listed: Sequence[RunListing],
+    usable: Sequence[RunListing],
+    meant: Sequence[RunListing],
+    name: str | None,
     directory: Path,
-) -> LinkError:  # fmt: skip
+) -> LinkError:
+    """Return the error of a name that means no living run."""
     living = [run for run in usable if run.alive is not False]
-    problems = [run for run in listed if run.problem]
-    others = f" Alive: {_names(living)}." if living else ""
-    gone = max(meant, key=lambda run: run.started, default=None)
-    over = next((run for run in ended(directory) if _fits(run, name)), None)
-    if over is not None and (gone is None or over.started >= gone.started):
-        return _past(over.started, f"{_ran(over)}{others}{_stored(over.id, over.store)}")
-    if gone is not None:
-        return _past(
-            gone.started,
-            f"The run {gone.id} has ended: {gone.end}. It began {_day(gone.started)}."
-            f"{others}{_stored(gone.id)}",
-        )
+    alive = f"Alive: {_names(living)}." if living else ""
+    past = [_past(run.started, _ran(run), alive, _stored(run.id, run.store)) for run in _over(directory, name)[:1]]
+    newest = nlargest(1, meant, key=lambda run: run.started)
+    past += [_past(run.started, _gone(run), alive, _stored(run.id)) for run in newest]
+    if past:
+        return max(past, key=lambda error: error.started)
+    problems = [run.problem for run in listed if run.problem]
     if name is None and problems:
-        return UnsafeFile(problems[0].problem)
+        return UnsafeFile(problems[0])
     what, place = "No runs found" if name is None else f"No run matches {name!r}", _place(directory)
-    kept_runs = _kept(name or "")
-    if living:
-        near = nearest(name or "", {run.name for run in living})
-        if near:
-            return NoSuchRun(f"{what}. {near} Alive: {_names(living)}.{kept_runs}")
-        return NoSuchRun(f"{what}. Alive: {_names(living)}. Looked in {place}.{kept_runs}")
-    if kept_runs:
-        return NoSuchRun(f"{what}. Looked in {place}.{kept_runs}")
+    near, elsewhere = nearest(name or "", {run.name for run in living}), _kept(name or "")
+    if alive or elsewhere:
+        looked = "" if near else f"Looked in {place}."
+        return NoSuchRun(_sentences(f"{what}.", near, alive, looked, elsewhere))
+    unusable = f". A file there cannot be used: {problems[0]}" if problems else "."
     return NoSuchRun(
         f"{what} ({place}). A run is listed while its process has a looptap.Agent, in the directory that its "
         "own LOOPTAP_DIR names. If the job has another one, say so: export LOOPTAP_DIR=…, or directory=…; where jobs "
-        "run on other machines, let both sides share a directory"
-        + (f". A file there cannot be used: {problems[0].problem}" if problems else ".")
+        f"run on other machines, let both sides share a directory{unusable}"
     )
 
 
-def _past(started: float, text: str) -> RunEnded:
-    error = RunEnded(text)
+def _sentences(*texts: str) -> str:
+    return " ".join(filter(None, texts))
+
+
+def _past(started: float, *texts: str) -> RunEnded:
+    error = RunEnded(_sentences(*texts))
     error.started = started
     return error
+
+
+def _over(directory: Path, name: str | None) -> list[Ended]:
+    return [run for run in ended(directory) if _fits(run, name)]
 
 
 def _fits(run: Ended, name: str | None) -> bool:
     """Return True if ``name`` means a run that has ended."""
     if name is None or name in (run.id, run.name):
         return True
-    patterns = fnmatch.fnmatchcase(run.id, name), fnmatch.fnmatchcase(run.name, name)
-    return any(patterns) or run.id.startswith(f"{name}-")
+    fits = [fnmatch.fnmatchcase(text, name) for text in (run.id, run.name)]
+    return any(fits) or run.id.startswith(f"{name}-")
 
 
 def _ran(run: Ended) -> str:
     reason = f": {run.reason.rstrip('.')}" if run.reason not in ("", RUN_ENDED) else ""
     return f"The run {run.id} ran from {_day(run.started)} to {_day(run.ended)} and has ended{reason}."
+
+
+def _gone(run: RunListing) -> str:
+    return f"The run {run.id} has ended: {run.end}. It began {_day(run.started)}."
 
 
 def _day(seconds: float) -> str:
@@ -182,15 +189,16 @@ def _stored(id: str, path: str = "") -> str:
     files = [Path(on_disk(path))] if path else kept(glob.escape(id))
     if not files or not files[0].exists():
         return ""
-    return f" To see what it stored: looptap open, or looptap plot {shlex.quote(str(files[0]))}"
+    return f"To see what it stored: looptap open, or looptap plot {shlex.quote(str(files[0]))}"
 
 
 def _place(directory: Path) -> str:
     """Describe the directory that was searched, and why that one."""
     named = os.environ.get("LOOPTAP_DIR")
-    if named and Path(named).expanduser().absolute() == directory:
-        return f"{directory}, which LOOPTAP_DIR names"
-    return f"{directory}{'' if named else f', on {socket.gethostname()}, as LOOPTAP_DIR is not set'}"
+    if not named:
+        return f"{directory}, on {socket.gethostname()}, as LOOPTAP_DIR is not set"
+    named_it = Path(named).expanduser().absolute() == directory
+    return f"{directory}, which LOOPTAP_DIR names" if named_it else str(directory)
 
 
 def _kept(name: str) -> str:
@@ -206,12 +214,12 @@ def _kept(name: str) -> str:
         with open_stored(files[0]) as stored:
             facts, alive = stored.metadata, stored.alive
     except LooptapError:
-        return f" A run of that name is stored; see: looptap open {path}"
+        return f"A run of that name is stored; see: looptap open {path}"
     if not alive:
-        return f" A run of that name has ended; see: looptap open {path}"
+        return f"A run of that name has ended; see: looptap open {path}"
     where = facts.get("announced")
     return (
-        f" A run of that name, {facts.get('id', name)}, process {facts.get('pid')} on {facts.get('host')}, is alive "
+        f"A run of that name, {facts.get('id', name)}, process {facts.get('pid')} on {facts.get('host')}, is alive "
         f"and writes to {path}. It announces itself in another directory: export LOOPTAP_DIR="
         f"{shlex.quote(str(where)) if where else '…'}"
     )

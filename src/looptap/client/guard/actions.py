@@ -14,12 +14,13 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from looptap.client.guard.rules import Action, Firing, Rule
 from looptap.client.run import Run
 from looptap.protocol.process.identity import Process
+from looptap.streams.number_checks import unboxed
 
 WEBHOOK_TIMEOUT_SECONDS = 10.0
 """Seconds without an answer after which a webhook has failed."""
@@ -27,12 +28,13 @@ SHELL_TIMEOUT_SECONDS = 60.0
 """Seconds after which a shell command is ended."""
 COMMAND_TIMEOUT_SECONDS = 30.0
 """Seconds in which the job has to stop, or to run code; a checkpoint may take ten times as long."""
+_MAX_PARTS = 100  # of a row or a dict that are reported one by one
 _MAX_TEXT_CHARACTERS = 1000  # characters of a value or an output that are reported
 
 log = logging.getLogger("looptap")
 
 
-def name_of(action: Action) -> str:
+def action_name(action: Action) -> str:
     """Return the name of an action for a firing."""
     return action if isinstance(action, str) else str(getattr(action, "__name__", action))
 
@@ -49,32 +51,14 @@ def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
     if not isinstance(action, str):
         result = action(firing)
         return "done" if result is None else f"done: {result!r:.200}"
-    match action.partition(":"):
-        case ("log", _, _):
-            log.warning("looptap: %s", sentence(firing))
-            return "logged"
-        case ("desktop", _, _):
-            return _desktop(firing)
-        case ("stop", _, _):
-            return str(
-                run.stop(
-                    timeout=COMMAND_TIMEOUT_SECONDS if rule.kill is None else min(COMMAND_TIMEOUT_SECONDS, rule.kill)
-                )
-            )
-        case ("checkpoint", _, _):
-            return str(run.checkpoint(timeout=10 * COMMAND_TIMEOUT_SECONDS))
-        case ("shell", _, command):
-            return _shell(command.strip(), firing, run)
-        case ("call", _, code):
-            return f"done: {run.call(code.strip(), on=rule.on, timeout=COMMAND_TIMEOUT_SECONDS)!r:.200}"
-    return _post(action, firing)
+    kind, _, code = action.partition(":")
+    return _ACTIONS.get(kind, _post)(code.strip(), firing, rule, run)
 
 
-def end(process: Process | None, until: float, over: threading.Event) -> str:
+def end_process(process: Process, until: float, over: threading.Event) -> str:
     """End a process at ``until`` unless it ends or ``over`` is set; say which."""
-    if process is None or process.alive() is None:
-        where = "somewhere else" if process is None else f"on {process.host}"
-        return f"failed: the process is {where}, and can only be ended there"
+    if process.alive() is None:
+        return f"failed: the process is on {process.host}, and can only be ended there"
     while process.alive():
         if over.wait(min(0.1, max(0.0, until - time.monotonic()))):
             return "not done: the guard was closed before"
@@ -100,53 +84,78 @@ def json_line(firing: Firing) -> str:
 
 def plain(value: Any) -> Any:
     """Convert a value for JSON: rows become lists, other objects text."""
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(value))]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value[:_MAX_TEXT_CHARACTERS] if isinstance(value, str) else value
-    if isinstance(value, list | tuple) and len(value) <= 100:
-        return [plain(part) for part in value]
-    if isinstance(value, Mapping) and len(value) <= 100:
-        return {str(key): plain(part) for key, part in value.items()}
-    return repr(value)[:_MAX_TEXT_CHARACTERS]
+    match unboxed(value):
+        case float(number) if not math.isfinite(number):
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(number))]
+        case None | bool() | int() | float() as number:
+            return number
+        case str(text):
+            return text[:_MAX_TEXT_CHARACTERS]
+        case list() | tuple() as parts if len(parts) <= _MAX_PARTS:
+            return [plain(part) for part in parts]
+        case Mapping() as parts if len(parts) <= _MAX_PARTS:
+            return {str(key): plain(part) for key, part in parts.items()}
+        case other:
+            return repr(other)[:_MAX_TEXT_CHARACTERS]
 
 
-def _desktop(firing: Firing) -> str:
+def _log(code: str, firing: Firing, rule: Rule, run: Run) -> str:
+    log.warning("looptap: %s", sentence(firing))
+    return "logged"
+
+
+def _desktop(code: str, firing: Firing, rule: Rule, run: Run) -> str:
     program = shutil.which("notify-send")
     if program is None:
         return "failed: there is no notify-send here"
     words = [program, "--", f"looptap: {firing.run}", sentence(firing)]
     done = subprocess.run(words, timeout=10, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return (
-        "shown"
-        if not done.returncode
-        else f"failed: {done.stderr.decode(errors='replace').strip()[:_MAX_TEXT_CHARACTERS]}"
-    )
+    said = done.stderr.decode(errors="replace").strip()[:_MAX_TEXT_CHARACTERS]
+    return f"failed: {said}" if done.returncode else "shown"
 
 
-def _post(url: str, firing: Firing) -> str:
+def _stop(code: str, firing: Firing, rule: Rule, run: Run) -> str:
+    longest = math.inf if rule.kill is None else rule.kill
+    return str(run.stop(timeout=min(COMMAND_TIMEOUT_SECONDS, longest)))
+
+
+def _checkpoint(code: str, firing: Firing, rule: Rule, run: Run) -> str:
+    return str(run.checkpoint(timeout=10 * COMMAND_TIMEOUT_SECONDS))
+
+
+def _call(code: str, firing: Firing, rule: Rule, run: Run) -> str:
+    return f"done: {run.call(code, on=rule.on, timeout=COMMAND_TIMEOUT_SECONDS)!r:.200}"
+
+
+def _post(code: str, firing: Firing, rule: Rule, run: Run) -> str:
     body = json_line(firing).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+    request = urllib.request.Request(firing.action, body, {"Content-Type": "application/json"}, method="POST")
     with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_SECONDS) as answer:
         return f"answered {answer.status}"
 
 
-def _shell(command: str, firing: Firing, run: Run) -> str:
+def _shell(code: str, firing: Firing, rule: Rule, run: Run) -> str:
     value = plain(firing.value)
     facts = {
-        "LOOPTAP_RUN": firing.run, "LOOPTAP_RULE": firing.rule, "LOOPTAP_PID": str(run.info.pid),
-        "LOOPTAP_VALUE": value if isinstance(value, str) else json.dumps(value), "LOOPTAP_HOST": run.info.host,
-    }  # fmt: skip
+        "LOOPTAP_RUN": firing.run,
+        "LOOPTAP_RULE": firing.rule,
+        "LOOPTAP_PID": str(run.info.pid),
+        "LOOPTAP_VALUE": value if isinstance(value, str) else json.dumps(value),
+        "LOOPTAP_HOST": run.info.host,
+    }
     environment = {**os.environ, **{name: text.replace("\0", "") for name, text in facts.items()}}
     with tempfile.TemporaryFile() as output:  # no pipe: what the command leaves running may hold it open
         child = subprocess.Popen(
-            command, shell=True, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            code,
+            shell=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
-            code = child.wait(SHELL_TIMEOUT_SECONDS)
+            status = child.wait(SHELL_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -154,4 +163,15 @@ def _shell(command: str, firing: Firing, run: Run) -> str:
             return f"failed: ended after {SHELL_TIMEOUT_SECONDS:g} s"
         output.seek(0)
         said = output.read(_MAX_TEXT_CHARACTERS).decode(errors="replace").strip()
-    return f"{'failed: ' if code else ''}exit code {code}{f': {said}' if said else ''}"
+    return f"{'failed: ' if status else ''}exit code {status}{f': {said}' if said else ''}"
+
+
+_ACTIONS: dict[str, Callable[[str, Firing, Rule, Run], str]] = {
+    "log": _log,
+    "desktop": _desktop,
+    "stop": _stop,
+    "checkpoint": _checkpoint,
+    "shell": _shell,
+    "call": _call,
+}
+"""What is done for an action, by what stands before its colon; anything else is a URL."""

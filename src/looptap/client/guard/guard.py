@@ -6,18 +6,20 @@ import contextlib
 import fnmatch
 import io
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import chain
 from types import TracebackType
 from typing import NamedTuple
 
 from looptap.client.attach import scan
 from looptap.client.directory.listing import RunListing
 from looptap.client.directory.select import one_role_each
-from looptap.client.guard.actions import act, end, json_line, name_of
+from looptap.client.guard.actions import act, action_name, end_process, json_line
 from looptap.client.guard.rules import Firing, Rule
 from looptap.client.guard.watch import Judgement, RunWatch, SiblingComparison
 from looptap.client.transport.background import background_thread
@@ -27,6 +29,7 @@ from looptap.protocol.files.connection import Known
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.state_and_cost import FAILED
+from looptap.streams.waiting import poll_until
 
 SCAN_INTERVAL_SECONDS, JUDGE_INTERVAL_SECONDS = 0.5, 0.05
 """Seconds between searches for new runs, and between checks of known ones."""
@@ -56,9 +59,14 @@ class Guard:
     """
 
     def __init__(
-        self, pattern: str, rules: Sequence[Rule], *, dry_run: bool, record: str | os.PathLike[str] | None,
+        self,
+        pattern: str,
+        rules: Sequence[Rule],
+        *,
+        dry_run: bool,
+        record: str | os.PathLike[str] | None,
         directory: str | os.PathLike[str] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not rules or not all(isinstance(rule, Rule) for rule in rules):
             raise QueryError(f"A guard needs rules, a list of looptap.Rule, not {rules!r:.80}.")
         if is_remote(pattern) or os.sep in pattern:
@@ -98,8 +106,8 @@ class Guard:
     def watched(self) -> list[WatchedRun]:
         """The progress of each rule with each run, including runs that have ended."""
         with self._lock:
-            watches, past = list(self._watches.values()), [each for one in self._ended.values() for each in one]
-        return past + [each for watch in watches for each in self._progress(watch)]
+            past, present = [*self._ended.values()], [*self._watches.values()]
+        return [*chain(*past, *map(self._progress, present))]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all matching runs and actions are over; False after ``timeout`` s.
@@ -107,17 +115,14 @@ class Guard:
         Args:
             timeout: Seconds to wait; None: no limit.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         scans = self._scans
-        while not self._closed.is_set():
-            with self._lock:
-                busy = self._unattended or self._watches or self._attaching or self._running_actions
-            if not busy and self._scans > scans:
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            time.sleep(JUDGE_INTERVAL_SECONDS / 2)
-        return True
+        return poll_until(lambda: self._closed.is_set() or self._is_done(scans), JUDGE_INTERVAL_SECONDS / 2, timeout)
+
+    def _is_done(self, scans: int) -> bool:
+        """Return True if nothing is watched or under way, by a later scan than so many."""
+        with self._lock:
+            busy = self._unattended or self._watches or self._attaching or self._running_actions
+        return not busy and self._scans > scans
 
     def close(self, timeout: float = 10.0) -> None:
         """End the guard, not the runs; running actions have ``timeout`` seconds left.
@@ -133,7 +138,7 @@ class Guard:
         self._action_pool.shutdown(wait=False, cancel_futures=True)
         wait(list(self._attaching.values()), ATTACH_TIMEOUT_SECONDS)
         for future in self._attaching.values():
-            if future.done() and not future.cancelled() and future.exception() is None:
+            if future.done() and not future.cancelled() and not future.exception():
                 future.result().run.close()
         for watch in list(self._watches.values()):
             watch.run.close()
@@ -227,11 +232,12 @@ class Guard:
     def _stop_watching(self, id: str, watch: RunWatch) -> None:
         """Stop watching a run that is over or unreachable; keep its results."""
         progress = self._progress(watch)
+        lost = watch.run.state == FAILED and watch.process.alive() is not False
         with self._lock:
             del self._watches[id]
-            if watch.run.state != FAILED or watch.listed.file is None or watch.listed.file.process.alive() is False:
+            if not lost:
                 self._ended[id] = progress
-        if watch.run.state == FAILED and id not in self._ended:
+        if lost:
             self._retries[id] = time.monotonic() + ATTACH_TIMEOUT_SECONDS, 2 * ATTACH_TIMEOUT_SECONDS
             text = f"the connection failed and is tried again: {watch.run.reason}"
             self._record_firing(Firing(time.time(), id, "", None, None, "gap", text))
@@ -249,25 +255,25 @@ class Guard:
             text = str(judgement.value)
             self._record_firing(Firing(time.time(), id, rule.name, judgement.event, None, judgement.kind, text))
             return
-        last = self._fired.get((id, index))
-        if last is not None and (rule.again is None or now - last < rule.again):
+        again = math.inf if rule.again is None else rule.again
+        if now - self._fired.get((id, index), -math.inf) < again:
             return
         self._fired[id, index] = now
         firing = Firing(time.time(), id, rule.name, judgement.event, judgement.value, "", "")
         if self.dry_run:
             for action in (*rule.actions, *(("kill",) if rule.kill is not None else ())):
-                self._record_firing(firing._replace(action=name_of(action), outcome="dry run: not done"))
+                self._record_firing(firing._replace(action=action_name(action), outcome="dry run: not done"))
         else:
             self._running_actions.add(self._action_pool.submit(self._perform, firing, rule, watch))
 
     def _perform(self, firing: Firing, rule: Rule, watch: RunWatch) -> None:
         began = time.monotonic()
         for action in rule.actions:
-            named = firing._replace(action=name_of(action))
+            named = firing._replace(action=action_name(action))
             self._record_firing(named._replace(outcome=act(action, named, rule, watch.run)))
         if rule.kill is not None:
-            process = None if watch.listed.file is None else watch.listed.file.process
-            self._record_firing(firing._replace(action="kill", outcome=end(process, began + rule.kill, self._closed)))
+            outcome = end_process(watch.process, began + rule.kill, self._closed)
+            self._record_firing(firing._replace(action="kill", outcome=outcome))
 
     def _record_firing(self, firing: Firing) -> None:
         with self._lock:

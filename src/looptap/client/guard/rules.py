@@ -11,12 +11,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.number_checks import is_real, is_whole
 from looptap.streams.operators.windows import as_window
 
 PLAIN = ("log", "desktop", "checkpoint", "stop")
 """Actions that are one word."""
 PREFIXES = ("http://", "https://", "shell:", "call:")
 """Prefixes of the other actions."""
+_LEAST = {"lasting": 1, "every": 1, "again": 0, "kill": 0}
+"""The least number of these arguments."""
 
 
 class Firing(NamedTuple):
@@ -125,7 +128,7 @@ class Rule:
         >>> Rule.stalled(minutes=10).name
         'no event for 10 min'
         """
-        if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
+        if not (is_real(minutes) and 0 < minutes < math.inf):
             raise QueryError(f"Rule.stalled(minutes={minutes!r}) must be a number above 0.")
         shown = f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
         name = name or f"no event for {shown}"
@@ -164,7 +167,7 @@ class Rule:
         """
         if not (isinstance(by, int | float) and 1 <= by < math.inf):
             raise QueryError(f"by={by!r} must be a factor, 1 or more.")
-        if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
+        if not (is_whole(at_least) and at_least >= 1):
             raise QueryError(f"at_least={at_least!r} must be a whole number of siblings, 1 or more.")
         return cls(
             value, on, lasting=lasting, actions=actions, again=again, kill=kill, budget=budget, unsafe=unsafe,
@@ -202,33 +205,36 @@ class Rule:
         if isinstance(self.actions, str) or not self.actions:
             raise QueryError(f"actions={self.actions!r} must be a list of one action or more.")
         for action in self.actions:
-            _check(action)
+            _check_action(action)
         if self.kill is not None and "stop" not in self.actions:
             raise QueryError(f"kill={self.kill!r} is for runs that ignore a 'stop', which is not among the actions.")
-        for name, number, least in (
-            ("lasting", self.lasting, 1), ("every", self.every, 1), ("again", self.again, 0), ("kill", self.kill, 0),
-        ):  # fmt: skip
-            good = isinstance(number, int | float) and not isinstance(number, bool) and number >= least
-            if number is not None and not good:
+        for name, least in _LEAST.items():
+            number = getattr(self, name)
+            if number is not None and not (is_real(number) and number >= least):
                 raise QueryError(f"{name}={number!r} must be a number, {least} or more.")
         if not isinstance(self.unsafe, bool):
             raise QueryError(f"unsafe={self.unsafe!r:.80} must be true or false.")
         if not self.quiet:
             self._check_query()
 
+    @property
+    def _bounds(self) -> dict[str, float]:
+        """Those of ``above`` and ``below`` that are given."""
+        bounds = {"above": self.above, "below": self.below}
+        return {side: bound for side, bound in bounds.items() if bound is not None}
+
     def _check_query(self) -> None:
-        bounded = self.above is not None or self.below is not None
-        for side, bound in (("above", self.above), ("below", self.below)):
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float)):
+        bounds = self._bounds
+        for side, bound in bounds.items():
+            if not is_real(bound):
                 raise QueryError(f"{side}={bound!r:.80} must be a number.")
         if not self.name:
-            bounds = (("above", self.above), ("below", self.below))
-            sides = [f"{side} {bound:g}" for side, bound in bounds if bound is not None]
+            sides = [f"{side} {bound:g}" for side, bound in bounds.items()]
             text = self.query if isinstance(self.query, str) else getattr(self.query, "__name__", "a function")
             object.__setattr__(self, "name", f"{text} {' or '.join(sides)}".strip())
         window = as_window(self.window)
         compile_query(QuerySpec(self.query, window, int(self.every)))
-        if not self.show and not bounded and self.compared is None:
+        if not (self.show or bounds or self.compared):
             object.__setattr__(self, "show", _left(self.query))
         compile_query(QuerySpec(self.asked, window, int(self.every)))
 
@@ -242,26 +248,22 @@ class Rule:
     @property
     def every_event(self) -> bool:
         """True if a mapped query yields at each event: then event numbers show gaps."""
-        if not isinstance(self.query, str):
-            return True
-        try:
-            nodes = list(ast.walk(ast.parse(self.query.strip(), mode="eval")))
-        except SyntaxError:  # a def
-            return False
-        return not any(isinstance(node, ast.Name) and node.id == "events" for node in nodes)
+        found = _parsed(self.query)
+        if found is None:
+            return not isinstance(self.query, str)
+        return all(not isinstance(node, ast.Name) or node.id != "events" for node in ast.walk(found))
 
     def verdict(self, value: Any) -> tuple[bool, Any]:
         """Return whether ``value`` makes the rule true, and what to show."""
-        if self.above is not None or self.below is not None:
-            judged, shown = value if self.show else (value, value)
-            number = float(judged)
-            over = self.above is not None and number > self.above
-            return over or (self.below is not None and number < self.below), shown
         judged, shown = value if self.show else (value, value)
-        return bool(judged), shown
+        bounds = self._bounds
+        if not bounds:
+            return bool(judged), shown
+        number = float(judged)
+        return number > bounds.get("above", math.inf) or number < bounds.get("below", -math.inf), shown
 
 
-def _check(action: object) -> None:
+def _check_action(action: object) -> None:
     text = action if isinstance(action, str) else ""
     if callable(action) or text in PLAIN or (text.startswith(PREFIXES) and text.partition(":")[2].strip(" /")):
         return
@@ -271,14 +273,17 @@ def _check(action: object) -> None:
     )
 
 
+def _parsed(query: str | Callable[..., Any]) -> ast.expr | None:
+    """Return a query in text as an expression; None for a function, and for a def."""
+    try:
+        return ast.parse(query.strip(), mode="eval").body if isinstance(query, str) else None
+    except SyntaxError:
+        return None
+
+
 def _left(query: str | Callable[..., Any]) -> str:
     """Return the left side of a comparison; empty if ``query`` is none."""
-    if not isinstance(query, str):
-        return ""
-    try:
-        found = ast.parse(query.strip(), mode="eval").body
-    except SyntaxError:
-        return ""
+    found = _parsed(query)
     if not isinstance(found, ast.Compare) or len(found.ops) != 1:
         return ""
     side = found.comparators[0] if isinstance(found.left, ast.Constant) else found.left

@@ -6,9 +6,10 @@ query that yields at each event is checked by the numbers of its events too, and
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from looptap.client.directory.listing import RunListing
@@ -57,6 +58,12 @@ class SiblingComparison:
         self._worse: dict[str, dict[float, bool]] = {}
         self._new_judgements: dict[str, list[Judgement]] = {}
         self._changed: set[float] = set()
+
+    def take(self, run: str, record: Record) -> tuple[bool, float]:
+        """Add a value of ``run``: its step and its number. It is judged later."""
+        step, value = map(float, record.value)
+        self.add(run, step, value, record.event)
+        return False, value
 
     def add(self, run: str, step: float, value: float, event: int) -> None:
         """Add what ``run`` had at ``step``."""
@@ -111,11 +118,22 @@ class StreamJudge:
     """A judge of the values of a query."""
 
     def __init__(self, rule: Rule, run: Run, siblings: SiblingComparison | None) -> None:
-        self.rule, self.run, self._siblings = rule, run, siblings
+        self.rule, self.run = rule, run
+        self._verdict: Callable[[Record], tuple[bool, Any]] = lambda record: rule.verdict(record.value)
+        self._by_siblings: Callable[[], Iterable[Judgement]] = tuple
+        if siblings is not None:
+            self._verdict = functools.partial(siblings.take, run.id)
+            self._by_siblings = functools.partial(siblings.new_judgements, run.id)
         self.stream = run.stream(
-            rule.asked, on=rule.on, window=rule.window, every=int(rule.every), budget=rule.budget,
-            buffer=MAX_BUFFERED_VALUES, name=rule.name, unsafe=rule.unsafe,
-        )  # fmt: skip
+            rule.asked,
+            on=rule.on,
+            window=rule.window,
+            every=int(rule.every),
+            budget=rule.budget,
+            buffer=MAX_BUFFERED_VALUES,
+            name=rule.name,
+            unsafe=rule.unsafe,
+        )
         self.judged = self.missing = 0
         self.over = False
         self._by_event = self.stream.mapped and rule.every_event
@@ -125,16 +143,14 @@ class StreamJudge:
     def new_judgements(self) -> Iterator[Judgement]:
         """Yield new judgements since the last call."""
         if self.over or (self.stream.state == LIVE and self.stream.newest == self._number):
-            if self._siblings is not None:
-                yield from self._siblings.new_judgements(self.run.id)
+            yield from self._by_siblings()
             return
         ended = self.stream.state != LIVE  # before the look: what came before the end is judged
         for record in self.stream.records_after(self._number):
             yield from self._report_missing(record.event, *self._count_missing(record))
             self._number, self._event = record.number, record.event
             yield from self._check(record)
-        if self._siblings is not None:
-            yield from self._siblings.new_judgements(self.run.id)
+        yield from self._by_siblings()
         if self.stream.traceback:
             yield from self._problem(self.stream.feed.first_error())
         if ended:
@@ -151,12 +167,7 @@ class StreamJudge:
             yield from self._problem(last_line(record.error))
             return
         try:
-            if self._siblings is not None:
-                step, value = map(float, record.value)
-                self._siblings.add(self.run.id, step, value, record.event)
-                true = False
-            else:
-                true, value = self.rule.verdict(record.value)
+            true, value = self._verdict(record)
         except Exception as error:
             yield from self._problem(f"its value cannot be judged: {type(error).__name__}: {error}")
             return
@@ -223,7 +234,7 @@ class RunWatch:
     def __init__(
         self, listed: RunListing, rules: Sequence[Rule], siblings: dict[int, SiblingComparison], timeout: float
     ) -> None:
-        self.listed, self.run = listed, listed.attach(timeout)
+        self.process, self.run = listed.usable().process, listed.attach(timeout)
         self.judges: list[tuple[int, Judge]] = []
         self.problems: list[tuple[int, Judgement]] = []
         """Rules that cannot be checked on this run."""

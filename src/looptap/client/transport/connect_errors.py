@@ -109,11 +109,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
-    """Return the likely cause if nothing listens at a viewer's local socket.
+def unreachable_share(file: ConnectionFile, alive: bool | None, refused: bool) -> LinkError:
+    """Return the likely cause if a viewer's key is ``refused``, or nothing listens here.
 
     An ended share is the same error whether its key or its door is found gone.
     """
+    if refused:
+        job = "" if alive else ", or its job has"
+        return RefusedKey(f"This share of {file.run.id} has been ended{job}; ask for a new file.")
     if alive is not None:  # a dead one was refused before
         there = f"the process {file.process.pid} of its job is there"
         return RefusedKey(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
