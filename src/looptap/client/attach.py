@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -41,6 +42,7 @@ from looptap.protocol.messages import RunInfo
 from looptap.protocol.process.identity import GONE
 from looptap.store.layout.run_path import SUFFIX
 from looptap.streams.errors import QueryError
+from looptap.streams.number_checks import is_real
 
 _RELAY_START_TIMEOUT_SECONDS = 20.0  # seconds more for a relay to start
 
@@ -101,8 +103,7 @@ def attach(
     Raises, within about ``timeout`` seconds after that, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a suggestion.
     """
-
-    if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
+    if wait is not None and not (is_real(wait) and wait >= 0):
         raise QueryError(f"wait={wait!r} must be a number of seconds, math.inf for as long as it takes.")
     patience = wait if wait is not None else timeout if follow else 0.0
     answering = timeout if timeout < math.inf else START_TIMEOUT_SECONDS
@@ -200,12 +201,16 @@ def _attach(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] 
 def _attached(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] | None) -> Run:
     file = listed.usable()
     link = _link(listed, follow)
-    transport = (
-        FailoverTransport(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
-    )
+    following = FailoverTransport(link, file.run, functools.partial(_successor, listed), _pause(listed))
+    siblings = _RanksByFile(listed) if listed.route is None else _RanksByCommand(listed, listed.route)
     try:
         run = Run(
-            transport, run=file.run, timeout=timeout, follow=follow, siblings=_FileRankDirectory(listed), ranks=ranks
+            following if follow else link,
+            run=file.run,
+            timeout=timeout,
+            follow=follow,
+            siblings=siblings,
+            ranks=ranks,
         )
     except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
@@ -213,53 +218,34 @@ def _attached(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run
     return run
 
 
-class _FileRankDirectory:
-    """A rank directory that reads connection files, or asks the run's command."""
+class _RanksByFile:
+    """A rank directory that reads connection files."""
 
     def __init__(self, listed: RunListing) -> None:
         self._listed = listed
-        self._reached_by_command = {listed.rank: listed}  # those that were reached by a command
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
         """Return the ranks with an agent, and whether each is alive (None: unknown)."""
-        if self._listed.route is not None:
-            return dict.fromkeys(range(run.ranks))
         return {rank: each.alive for rank, each in self._members(run).items()}
 
     def boot(self, run: RunInfo, rank: int) -> str:
         """Return the boot id of a rank's machine, empty if unknown: one boot, one clock."""
-        files = self._reached_by_command if self._listed.route is not None else self._members(run)
-        file = files[rank].file if rank in files else None
-        return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
+        return _boot(self._members(run).get(rank))
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """Return the known hosts of the ranks; behind a command, the host it leads to."""
-        if self._listed.route is not None:
-            return dict.fromkeys(range(run.ranks), self._listed.route.name)
+        """Return the known hosts of the ranks."""
         return {rank: each.host for rank, each in self._members(run).items()}
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Run:
         """Start a relay for ``ranks`` and attach to it. Raises NoSuchRun, NoAnswer."""
-        from looptap.client.ranks.merge_relay import MergeRelayTransport  # not at the top: see `looptap.client.query`
-
-        return Run(MergeRelayTransport(self._relay(run, ranks)), timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
-
-    def _relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
-        asked = ",".join(map(str, ranks))
-        if self._listed.route is not None:
-            return relay_of(self._listed.route.name, run.id, asked)
         lowest = self._members(run)[ranks[0]]
-        words = ["relay", str(lowest.path), "--ranks", asked]  # its path says in which directory, there as here
-        return [sys.executable, "-m", "looptap.cli", *words] if lowest.alive is not None else over_ssh(
-            [lowest.host], words
-        )  # fmt: skip
+        # Its path says in which directory, there as here.
+        words = ["relay", str(lowest.path), "--ranks", ",".join(map(str, ranks))]
+        here = [sys.executable, "-m", "looptap.cli", *words]
+        return _relayed(here if lowest.alive is not None else over_ssh([lowest.host], words), timeout)
 
     def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Run]) -> Run:
         """Attach to another of the ``ranks``. Raises what `attach` raises, and NoSuchRun."""
-        route = self._listed.route
-        if route is not None:
-            self._reached_by_command[rank] = _remote(route.name, rank, timeout + START_TIMEOUT_SECONDS)
-            return _attach(self._reached_by_command[rank], timeout, ranks.follow, ranks)
         members = self._members(run)
         if rank not in members:
             there = numbered(members)
@@ -268,12 +254,51 @@ class _FileRankDirectory:
 
     def _members(self, run: RunInfo) -> Mapping[int, RunListing]:
         """Return the ranks according to their present files."""
-        if run.ranks < 2:
-            return {}
-        for found in runs(self._listed.path.parent):
-            if found.role == self._listed.role and any(each.id == run.id for each in found.members.values()):
-                return found.members
-        return {}
+        found = runs(self._listed.path.parent) if run.ranks > 1 else []
+        of_job = (one.members for one in found if one.role == self._listed.role)
+        return next((members for members in of_job if run.id in {each.id for each in members.values()}), {})
+
+
+class _RanksByCommand:
+    """A rank directory that asks the command that leads to the run."""
+
+    def __init__(self, listed: RunListing, route: CommandRoute) -> None:
+        self._name = route.name
+        self._reached = {listed.rank: listed}
+
+    def known(self, run: RunInfo) -> dict[int, bool | None]:
+        """Return all ranks: whether each is alive is unknown."""
+        return dict.fromkeys(range(run.ranks))
+
+    def boot(self, run: RunInfo, rank: int) -> str:
+        """Return the boot id of a rank's machine, empty until it was reached."""
+        return _boot(self._reached.get(rank))
+
+    def hosts(self, run: RunInfo) -> dict[int, str]:
+        """Return for each rank the host that the command leads to."""
+        return dict.fromkeys(range(run.ranks), self._name)
+
+    def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Run:
+        """Start a relay for ``ranks`` and attach to it. Raises NoSuchRun, NoAnswer."""
+        return _relayed(relay_of(self._name, run.id, ",".join(map(str, ranks))), timeout)
+
+    def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Run]) -> Run:
+        """Attach to another of the ``ranks``. Raises what `attach` raises, and NoSuchRun."""
+        self._reached[rank] = _remote(self._name, rank, timeout + START_TIMEOUT_SECONDS)
+        return _attach(self._reached[rank], timeout, ranks.follow, ranks)
+
+
+def _boot(listed: RunListing | None) -> str:
+    if listed is None or listed.file is None:
+        return ""
+    process = listed.file.process
+    return f"{process.machine} {process.boot}" if process.boot else ""
+
+
+def _relayed(command: list[str], timeout: float) -> Run:
+    from looptap.client.ranks.merge_relay import MergeRelayTransport  # not at the top: see `looptap.client.query`
+
+    return Run(MergeRelayTransport(command), timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
 
 
 def _link(listed: RunListing, follow: bool) -> ZmqTransport:
@@ -285,13 +310,11 @@ def _link(listed: RunListing, follow: bool) -> ZmqTransport:
 
     def how_ended() -> str:
         end = file.process.end()
-        try:
+        with contextlib.suppress(OSError):  # a shared directory that is away for a while
             if not end and not path.exists() and path.parent.exists():
                 return "The run has ended."  # an agent removes its file; a directory that vanished with it says nothing
             if end is None and follow and _next(path.parent, file.run) is not None:
                 end = GONE  # it cannot be known, there is no answer, and another run has taken its place
-        except OSError:  # a shared directory that is away for a while
-            pass
         return f"The run's process {end}." if end else ""
 
     return ZmqTransport(file.endpoints, server, file.client, ended=how_ended)

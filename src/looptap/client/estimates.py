@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from looptap.client.run import Run
@@ -27,18 +27,16 @@ class Estimates:
     def newest(self) -> Mapping[str, Any] | None:
         """Return the newest report, or None. Raises LooptapError without an answer."""
         if self._stream is None:
-            run = self._run
-            if not any(run.events().values()):
+            if not any(self._run.events().values()) or not self._is_offered():
                 return None
-            if run.role == VIEWER:
-                offered = any(stream.name == f"{self._name}.report" for stream in run.streams)
-            else:
-                offered = f"{self._name}.epochs" in run.controls
-            if not offered:
-                return None
-            self._stream = reports(run, self._name, buffer=10)
+            self._stream = reports(self._run, self._name, buffer=10)
         value = self._stream.latest
         return value if is_report(value) else None
+
+    def _is_offered(self) -> bool:
+        if self._run.role == VIEWER:
+            return _is_exported(self._run, f"{self._name}.report")
+        return f"{self._name}.epochs" in self._run.controls
 
     def close(self) -> None:
         """End the stream of reports, if it was opened."""
@@ -68,12 +66,16 @@ def reports(
     query = f"{name}.report"
     if run.role != VIEWER:
         return run.stream(query, on=on or commonest(run), throttle=every, buffer=buffer)
-    if all(stream.name != query for stream in run.streams):
+    if not _is_exported(run, query):
         raise NotAllowed(
             f"{run.id} shows viewers no progress as {name!r}. Its operator exports it by: looptap share {run.name} "
             f"--stream {query} --on {commonest(run)}."
         )
     return run.stream(query, buffer=buffer)
+
+
+def _is_exported(run: Run, name: str) -> bool:
+    return name in {stream.name for stream in run.streams}
 
 
 def is_report(value: object) -> bool:
@@ -89,38 +91,39 @@ def commonest(run: Run) -> str:
 
 def said(report: Mapping[str, Any]) -> list[str]:
     """Format a report as lines: remaining time, stop, speed, and unknowns."""
+    elapsed = duration(report["elapsed"])
     if report["over"]:
-        return [f"100%, done after {duration(report['elapsed'])}"]
-    lines = [f"{report['fraction']:.0%}"]
+        return [f"100%, done after {elapsed}"]
     if report["remaining"] is None:
         steps = f"{report['steps']:,} step{'s' * (report['steps'] != 1)}"
-        lines[0] = f"{steps} in {duration(report['elapsed'])}; what remains is not known yet"
+        left = f"{steps} in {elapsed}; what remains is not known yet"
     else:
-        median, low, high = report["remaining"]
-        lines[0] += f", {duration(median)} to go ({duration(low)} to {duration(high)})"
-    if report.get("guess"):
-        lines[0] = f"a guess: {lines[0]}"
-        lines.append(f"from {report['guess']}")
-        return [*lines, report["note"]] if report["note"] else lines
-    facts = []
-    if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
-        facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
+        median, low, high = map(duration, report["remaining"])
+        left = f"{report['fraction']:.0%}, {median} to go ({low} to {high})"
+    if guess := report.get("guess"):
+        return [f"a guess: {left}", f"from {guess}", *filter(None, [report["note"]])]
+    known, reason = report.get("earlier_runs"), report.get("reason")
+    notes = (
+        ", ".join(_facts(report)),
+        known and f"It knows {known} earlier run{'s' * (known > 1)} with this name and config.",
+        reason and f"The estimate has just moved: {reason}.",
+        report["note"],
+    )
+    return [left, *filter(None, notes)]
+
+
+def _facts(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield when it stops, and how fast it is, as far as that is known."""
+    stop, certain = report["stop_at"], report.get("unless_better")
+    if stop is not None and stop[1] < stop[2]:
+        yield "stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop)
     elif stop is not None and (report["validation_cost"] or report["validation_speed"]):
-        facts.append(f"ends after validation {stop[0]:.0f}")
-    if (certain := report.get("unless_better")) is not None:
-        facts.append(f"in {certain} unless one improves")
+        yield f"ends after validation {stop[0]:.0f}"
+    if certain is not None:
+        yield f"in {certain} unless one improves"
     for what in ("train", "validation"):
         if (speed := report[f"{what}_speed"]) is not None:
-            facts.append(f"{what} {speed:,.{0 if speed >= 10 else 1}f}/s")
-    if facts:
-        lines.append(", ".join(facts))
-    if known := report.get("earlier_runs"):
-        lines.append(f"It knows {known} earlier run{'s' * (known > 1)} with this name and config.")
-    if report.get("reason"):
-        lines.append(f"The estimate has just moved: {report['reason']}.")
-    if report["note"]:
-        lines.append(report["note"])
-    return lines
+            yield f"{what} {speed:,.{0 if speed >= 10 else 1}f}/s"
 
 
 def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from looptap.streams.counts import counts
+from looptap.streams.number_checks import unboxed
 from looptap.streams.stream.stream import Stream
 
 _PAGE_ITEMS = 4096  # of a stream that are read at once
@@ -109,12 +110,8 @@ def _parts(value: Any, stream: Stream) -> tuple[list[tuple[Any, str]], Any]:
 def _number(value: Any, key: Any) -> float | None:
     """Return a number, or a part that is one, as float; None for anything else."""
     try:
-        found = value if key is None else value[key]
-        if not isinstance(found, bool | int | float):
-            if getattr(found, "ndim", None) != 0:
-                return None
-            found = found.item()
-        return float(found)
+        found = unboxed(value if key is None else value[key])
+        return float(found) if isinstance(found, bool | int | float) else None
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None
 

@@ -39,8 +39,8 @@ class Route(Protocol):
     def endpoint(self) -> str:
         """Return where to connect, once. Raises NoAnswer if a retry helps, or LinkError."""
 
-    def broken(self) -> LinkError:
-        """Return why the newest endpoint led to no link."""
+    def broken(self, error: LinkError) -> LinkError:
+        """Return why the newest endpoint led to no link, where the link says ``error``."""
 
     def cancel(self) -> None:
         """Interrupt an `endpoint` call of another thread, which raises. Any thread."""

@@ -8,6 +8,7 @@ bounded, and a receiver's exception is counted, not fatal. Assumes that the rece
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import struct
@@ -62,7 +63,9 @@ class ZmqTransport:
     ) -> None:
         self._endpoints, self._server, self._keys = tuple(endpoints), server, keys
         self._limits = limits or Limits()
-        self._ended, self._route = ended, route
+        self._ended = ended
+        self._route: Route = route or _Endpoints(endpoints)
+        self._delay = _RECONNECT_DELAY_SECONDS  # until the next attempt, longer after each that fails
         self.failures = 0
         """The number of the receiver's exceptions, the newest of which is `last_failure`."""
         self.last_failure: Exception | None = None
@@ -110,8 +113,7 @@ class ZmqTransport:
             return
         self._stopping = True
         self._wakeup.set()
-        if self._route is not None:
-            self._route.cancel()
+        self._route.cancel()
         thread = self._thread
         if thread is None:
             self._wakeup = SpentWakeup()
@@ -130,8 +132,7 @@ class ZmqTransport:
         except Exception as unexpected:  # without this the user would wait for a dead thread
             error = LinkError(f"The connection failed: {type(unexpected).__name__}: {unexpected}")
         finally:
-            if self._route is not None:
-                self._route.close()
+            self._route.close()
             self._error = error
             was_connected = self._connected.is_set()
             self._connected.set()
@@ -141,33 +142,12 @@ class ZmqTransport:
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
         """Connect and reconnect; return the error that ends it, None when asked to stop."""
-        pause, attempt, hung_up = _RECONNECT_DELAY_SECONDS, 0, 0
-        longest = _MAX_RECONNECT_DELAY_SECONDS if self._route is None else self._route.longest
+        attempt = hung_up = 0
         while not self._stopping:
-            shown = self._endpoints[attempt % len(self._endpoints)]
+            error = self._attempt(context, self._endpoints[attempt % len(self._endpoints)])
+            if error is None:
+                return None
             attempt += 1
-            was_connected = self._connected.is_set()
-            error: LinkError | None
-            try:
-                endpoint = shown if self._route is None else self._route.endpoint()
-            except NoAnswer as unreachable:
-                error = unreachable
-            else:
-                with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
-                    error = self._establish(connection, _CONNECT_TIMEOUT_SECONDS if was_connected else math.inf)
-                    if error is None and not self._stopping:
-                        if was_connected:
-                            self._outgoing.clear()
-                            self._dispatch(self._receiver.on_back)
-                        self._connected.set()
-                        pause = _RECONNECT_DELAY_SECONDS
-                        self._serve(connection)
-                        if self._stopping:
-                            return None
-                        error = NoAnswer(f"The connection to {shown} is lost; trying to restore it.")
-                        self._dispatch(self._receiver.on_lost, error)
-                    elif self._route is not None and error is not None and not isinstance(error, RefusedKey):
-                        error = self._route.broken()
             hung_up = hung_up + 1 if isinstance(error, WrongServer) else 0
             doubtful = isinstance(error, NoAnswer) or 0 < hung_up < _MAX_FAILED_HANDSHAKES
             if not self._connected.is_set():
@@ -178,30 +158,58 @@ class ZmqTransport:
                 return RunEnded(end)
             elif isinstance(error, RefusedKey | WrongServer) and not doubtful:
                 return error
-            self._pause(pause)
-            pause = min(2 * pause, longest)
+            self._pause(self._delay)
+            self._delay = min(2 * self._delay, self._route.longest)
         return None
+
+    def _attempt(self, context: Context, shown: str) -> LinkError | None:
+        """Connect once, and carry frames as long as that lasts.
+
+        Return why it failed or ended, None when asked to stop. Messages call the endpoint ``shown``.
+        """
+        again = self._connected.is_set()
+        try:
+            endpoint = self._route.endpoint()
+        except NoAnswer as unreachable:
+            return unreachable
+        with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
+            error = self._establish(connection, _CONNECT_TIMEOUT_SECONDS if again else math.inf)
+            if self._stopping:
+                return None
+            if error is not None:
+                return error if isinstance(error, RefusedKey) else self._route.broken(error)
+            if again:
+                self._outgoing.clear()
+                self._dispatch(self._receiver.on_back)
+            self._connected.set()
+            self._delay = _RECONNECT_DELAY_SECONDS
+            self._serve(connection)
+            if self._stopping:
+                return None
+            lost = NoAnswer(f"The connection to {shown} is lost; trying to restore it.")
+            self._dispatch(self._receiver.on_lost, lost)
+            return lost
 
     def _establish(self, connection: _Connection, dial: float) -> LinkError | None:
         """Wait ``dial`` s for the connection, then for the handshake; return its error."""
-        began = time.monotonic()
-        deadline, connected_at = began + self._limits.handshake + 1.0, math.inf
+        began, connected_at = time.monotonic(), math.inf
+        end_of_handshake = began + self._limits.handshake + 1.0
+        deadline = min(end_of_handshake, began + dial)
         poller = zmq.Poller()
         poller.register(connection.monitor, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
         while not self._stopping:
-            connected = any(event == zmq.EVENT_CONNECTED for event, _ in connection.history)
-            left = (deadline if connected else min(deadline, began + dial)) - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 return no_answer(connection.endpoint)
             ready = dict(poller.poll(int(left * 1000) + 1))
             if self._wakeup.fd in ready:
                 self._wakeup.clear()
-            seen = connection.seen()
-            if any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in seen):
+            seen = {event for event, _ in connection.seen()}
+            if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen:
                 return None
-            if any(event == zmq.EVENT_CONNECTED for event, _ in seen):
-                connected_at = time.monotonic()
+            if zmq.EVENT_CONNECTED in seen:
+                connected_at, deadline = time.monotonic(), end_of_handshake
             if (error := diagnose(connection.endpoint, connection.history)) is not None:
                 # A wrong key is refused at once. Hung up on later than that, the agent has let the handshake expire.
                 late = time.monotonic() - connected_at > self._limits.handshake / 2
@@ -285,17 +293,31 @@ def _milliseconds(until: float) -> int:
     return max(0, int(1000 * (until - time.monotonic())) + 1)
 
 
+class _Endpoints:
+    """The route to an agent that listens at ``endpoints``, each tried in turn."""
+
+    longest = _MAX_RECONNECT_DELAY_SECONDS
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        self._endpoints = itertools.cycle(endpoints)
+
+    def endpoint(self) -> str:
+        return next(self._endpoints)
+
+    def broken(self, error: LinkError) -> LinkError:
+        return error
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class _Connection:
     """One attempt: a DEALER socket that connects once, and its monitor."""
 
-    def __init__(
-        self,
-        context: Context,
-        endpoint: str,
-        server: bytes,
-        keys: KeyPair,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, context: Context, endpoint: str, server: bytes, keys: KeyPair, limits: Limits) -> None:
         self.endpoint = endpoint
         self.history: list[tuple[int, int]] = []
         self.socket = context.socket(zmq.DEALER)

@@ -26,7 +26,7 @@ from looptap.client.transport.tunnel.framing import (
     read_heading,
 )
 from looptap.client.transport.tunnel.running_command import RunningCommand
-from looptap.protocol.errors import NoAnswer, NoSuchRun, RunEnded
+from looptap.protocol.errors import LinkError, NoAnswer, NoSuchRun, RunEnded
 from looptap.protocol.files.connection import IPC, private_dir
 
 SSH, COMMAND = "ssh://", "command:"
@@ -156,7 +156,7 @@ class CommandRoute:
         except OSError as error:
             raise NoAnswer(f"No socket can be made for the connection to {self.name}: {error}.") from None
 
-    def broken(self) -> NoAnswer:
+    def broken(self, error: LinkError) -> NoAnswer:
         """Return why the newest endpoint led to no link."""
         words = self._pipe.quoted_stderr() if self._pipe is not None else ""
         return NoAnswer(f"The connection through {self.name} broke off at its beginning.{words}")
