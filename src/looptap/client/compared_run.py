@@ -6,7 +6,7 @@ import contextlib
 import glob
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ ComparedSource: TypeAlias = Run | StoredRun | RunListing | ExportedRun | Exporte
 """A run, live or stored or listed, or where stored ones are."""
 FACTS = ("name", "id", "state", "started", "duration", "host", "commit")
 """What is known of each run besides its settings and its lines."""
+_OF_CONFIG = ("host", "commit")
 ATTACH_TIMEOUT_SECONDS = 3.0
 """Seconds to wait for a run that is attached for a comparison."""
 _MAX_READERS = 8  # runs that are read at once
@@ -62,24 +63,18 @@ class ComparedRun:
     def value(self, name: str) -> Any:
         """Return a setting, a fact, or the newest number of a line; or `UNKNOWN`."""
         if name in self.config:
-            found = self.config[name]
-        elif name in FACTS:
-            found = getattr(self.config if name in ("host", "commit") else self, name)
-        elif (line := self.line(name)) is not None:
-            found = line.final
-        else:
-            return UNKNOWN
-        return UNKNOWN if found is None and name not in self.config else found
+            return self.config[name]
+        line = self.line(name)
+        found = getattr(self.config if name in _OF_CONFIG else self, name) if name in FACTS else line and line.final
+        return UNKNOWN if found is None else found
 
     def figure(self, function: str, line: str) -> Any:
         """Return a figure of a line; or `UNKNOWN`."""
         found = self.line(line)
         if found is None:
             return UNKNOWN
-        if function == "count":
-            return found.count
-        if function in ("first", "final"):
-            return found.first if function == "first" else found.final
+        if function in ("count", "first", "final"):
+            return getattr(found, function)
         value = found.best(function == "max" or (function == "best" and self.largest_is_best(line)))
         return UNKNOWN if math.isnan(value) else value
 
@@ -94,19 +89,15 @@ class ComparedRun:
 
     def plain(self) -> dict[str, Any]:
         """Return the row as plain data, for JSON."""
-        return {
-            "name": self.name, "id": self.id, "state": self.state, "started": self.started, "duration": self.duration,
-            "config": dict(self.config), "commit": self.config.commit,
-            "figures": {
-                name: {
-                    "final": line.final, "best": line.best(self.largest_is_best(name)),
-                    "at": line.best_at(self.largest_is_best(name)),
-                    "best_is": "max" if self.largest_is_best(name) else "min", "values": line.count,
-                }
-                for name, line in self.lines.items()
-            },
-            **({"problem": self.problem} if self.problem else {}),
-        }  # fmt: skip
+        row = {name: getattr(self, name) for name in ("name", "id", "state", "started", "duration")}
+        figures = {name: self._plain_line(name, line) for name, line in self.lines.items()}
+        row |= {"config": dict(self.config), "commit": self.config.commit, "figures": figures}
+        return {**row, "problem": self.problem} if self.problem else row
+
+    def _plain_line(self, name: str, line: Figures) -> dict[str, Any]:
+        largest = self.largest_is_best(name)
+        best, at, best_is = line.best(largest), line.best_at(largest), "max" if largest else "min"
+        return {"final": line.final, "best": best, "at": at, "best_is": best_is, "values": line.count}
 
 
 def compared_runs(sources: Iterable[ComparedSource], ways: Mapping[str, str]) -> list[ComparedRun]:
@@ -155,16 +146,14 @@ def _read(run: Any, ways: Mapping[str, str], *, alone: bool) -> ComparedRun:
 
 
 def _of_listing(listed: RunListing, ways: Mapping[str, str]) -> ComparedRun:
-    problem = listed.problem
-    if not problem:
-        try:
-            with listed.attach(ATTACH_TIMEOUT_SECONDS) as run:
-                return _of_live(run, ways)
-        except LooptapError as error:
-            problem = str(error)
+    try:
+        with listed.attach(ATTACH_TIMEOUT_SECONDS) as run:
+            return _of_live(run, ways)
+    except LooptapError as error:
+        problem = str(error)
     state = "ended" if listed.alive is False else "unusable" if listed.problem else "silent"
-    return ComparedRun(listed.name or listed.path.name, listed.id, state, listed.started or None, None, RunConfig(),
-                  problem=problem)  # fmt: skip
+    name = listed.name or listed.path.name
+    return ComparedRun(name, listed.id, state, listed.started or None, None, RunConfig(), problem=problem)
 
 
 def _of_live(run: Run | ExportedRun, ways: Mapping[str, str]) -> ComparedRun:
@@ -177,39 +166,34 @@ def _of_live(run: Run | ExportedRun, ways: Mapping[str, str]) -> ComparedRun:
     except LooptapError as error:
         problems.append(str(error))
 
+    @contextlib.contextmanager
+    def noting() -> Iterator[None]:
+        """Note an error, and go on without what it is about."""
+        try:
+            yield
+        except LooptapError as error:
+            problems.append(str(error))
+
+    def reading(query: str, **how: Any) -> Iterator[Stream]:
+        """Yield a stream with its history, and close it."""
+        with noting(), contextlib.closing(run.stream(query, **how)) as stream:
+            yield stream
+
     def opened() -> Iterator[Stream]:
         known: set[str] = set()
         for one in run.streams:
             if one.name != COMMANDS:
                 known.update((one.name, *(one.fields or ())))
-                yield from reading(lambda name=one.name: run.stream(name))  # type: ignore[misc]
+                yield from reading(one.name)
         with contextlib.suppress(NotAllowed):  # a viewer reads what is exported
             for scalar in _compared(run.scalars, known):
-                how = {"on": scalar.on, "history": True, "name": scalar.name}
-                yield from reading(lambda query=scalar.query, how=how: run.stream(query, **how))  # type: ignore[misc]
+                yield from reading(scalar.query, on=scalar.on, history=True, name=scalar.name)
 
-    def reading(open_it: Callable[[], Stream]) -> Iterator[Stream]:
-        """Yield a stream with its history, and close it; or note why there is none."""
-        try:
-            stream = open_it()
-        except LooptapError as error:
-            problems.append(str(error))
-            return
-        try:
-            yield stream
-        finally:
-            stream.close()
-
-    lines = NumberLines({}, {})
-    try:
+    lines, started = NumberLines({}, {}), run.info.started
+    with noting():
         lines = lines_of(opened())
-    except LooptapError as error:
-        problems.append(str(error))
-    started = run.info.started
-    return ComparedRun(
-        run.name, run.id, run.state, started, max(0.0, time.time() - started), config, *lines, ways,
-        " ".join(problems),
-    )  # fmt: skip
+    duration, problem = max(0.0, time.time() - started), " ".join(problems)
+    return ComparedRun(run.name, run.id, run.state, started, duration, config, *lines, ways, problem)
 
 
 def _compared(scalars: Scalars, known: set[str]) -> list[ScalarInfo]:

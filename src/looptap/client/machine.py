@@ -2,59 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport
 
 _MAX_DEVICES = 16
 _UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
-def described(report: MachineReport | None) -> list[str]:
+def machine_lines(report: MachineReport | None) -> list[str]:
     """Return a text for each device and for the host; empty if nothing was asked.
 
     >>> host = HostReading(cpu=37.4, memory=12_300_000_000, memory_total=64 * 10**9, disk_read=0.0, disk_written=4e6)
-    >>> described(MachineReport(host=host, devices=[]))
+    >>> machine_lines(MachineReport(host=host, devices=[]))
     ['host: CPU 37%, 12.3 of 64 GB, disk 0 B/s read, 4 MB/s written']
     """
     if report is None:
         return []
-    devices = [_device(device) for device in report.devices[:_MAX_DEVICES]]
-    more = len(report.devices) - len(devices)
-    hosts = [] if report.host is None else [_host(report.host)]
-    return [*devices, *([f"and {more} more devices"] if more else []), *hosts]
+    lines = [_device(device) for device in report.devices[:_MAX_DEVICES]]
+    if more := report.devices[_MAX_DEVICES:]:
+        lines.append(f"and {len(more)} more devices")
+    if report.host is not None:
+        lines.append(_host(report.host))
+    return lines
 
 
 def _device(device: DeviceReading) -> str:
     name = f"device {device.index}" if device.index is not None else device.name
-    parts = [
-        _percent(device.util),
-        _share(device.memory, device.memory_total),
-        "" if device.temperature is None else f"{device.temperature:.0f} °C",
-    ]
-    return f"{name}: {_joined(parts)}"
+    memory = _share(device.memory, device.memory_total)
+    return f"{name}: {_joined(_number(device.util, '{:.0f}%'), memory, _number(device.temperature, '{:.0f} °C'))}"
 
 
 def _host(host: HostReading) -> str:
-    cpu = _percent(host.cpu)
-    rates = ((host.disk_read, "disk {} read"), (host.disk_written, "{} written"),
-             (host.network_received, "network {} in"), (host.network_sent, "{} out"))  # fmt: skip
-    parts = [f"CPU {cpu}" if cpu else "", _share(host.memory, host.memory_total)]
-    return f"host: {_joined([*parts, *(text.format(f'{_bytes(rate)}/s') for rate, text in rates if rate is not None)])}"
+    facts = _joined(
+        _number(host.cpu, "CPU {:.0f}%"),
+        _share(host.memory, host.memory_total),
+        _rate(host.disk_read, "disk {} read"),
+        _rate(host.disk_written, "{} written"),
+        _rate(host.network_received, "network {} in"),
+        _rate(host.network_sent, "{} out"),
+    )
+    return f"host: {facts}"
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _joined(*parts: str) -> str:
     return ", ".join(filter(None, parts)) or "not reported"
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0f}%"
+def _number(number: float | None, form: str) -> str:
+    return "" if number is None else form.format(number)
+
+
+def _rate(rate: float | None, form: str) -> str:
+    return "" if rate is None else form.format(f"{_bytes(rate)}/s")
 
 
 def _share(used: int | None, total: int | None) -> str:
     """Return two sizes in the unit of the larger one."""
-    if used is None or not total:
-        return "" if used is None else _bytes(used)
+    if used is None:
+        return ""
+    if not total:
+        return _bytes(used)
     unit, factor = _unit(total)
     return f"{used / factor:.3g} of {total / factor:.3g} {unit}"
 

@@ -13,9 +13,9 @@ from rich.text import Text
 from looptap.cli.formats import cost, printable, problems, several, sized, stated, value_text
 from looptap.cli.tail import Rate, numbers_in
 from looptap.cli.top.model import Facts, Rank
-from looptap.client.control.controls import CHANGES, line_of, short_name
+from looptap.client.control.controls import CHANGES, command_line, command_name
 from looptap.client.estimates import banded, said
-from looptap.client.machine import described
+from looptap.client.machine import machine_lines
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.run_config import RunConfig
@@ -60,7 +60,7 @@ def vitals(seen: Facts) -> Iterator[Text]:
         yield _row("looptap", text, style="dim")
     else:
         yield _costs(seen)
-    if beside := described(seen.machine):
+    if beside := machine_lines(seen.machine):
         yield _row("machine", printable("; ".join(beside)))
     if seen.ranks:
         yield _row("ranks", *(part for one in seen.ranks[:64] for part in _rank(one)), style="dim")
@@ -112,7 +112,7 @@ def newest_commands(seen: Facts, most: int, width: int = 0) -> Text:
     """Return the newest commands, newest last; ``width`` puts the change first."""
     newest = seen.commands[-most:] if most > 0 else ()
     lines = [
-        Text(printable(_brief(one, width) if width else line_of(one)), "yellow" if one.get("warning") else "")
+        Text(printable(_brief(one, width) if width else command_line(one)), "yellow" if one.get("warning") else "")
         for one in newest
     ]
     return Text("\n").join(lines) if lines else Text("none so far", "dim")
@@ -120,7 +120,7 @@ def newest_commands(seen: Facts, most: int, width: int = 0) -> Text:
 
 def _brief(record: Mapping[str, Any], width: int) -> str:
     """Return one command in ``width`` columns; its name is cut before its change."""
-    get, name = record.get, short_name(str(record.get("what") or ""), str(record.get("name") or ""))
+    get, name = record.get, command_name(str(record.get("what") or ""), str(record.get("name") or ""))
     done, change = get("outcome") == "done", ""
     if get("what") in CHANGES:
         change = f" {_figure(get('old'))} → {_figure(get('new'))}" if done else f" {_figure(get('value'))}"

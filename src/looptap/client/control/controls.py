@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,19 @@ from looptap.protocol.files import command_file
 from looptap.protocol.replies import UNSAFE, CommandRecord, ControlInfo, ControlReport
 from looptap.streams.control import leap, no_control
 
-__all__ = ["CHANGES", "CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of",
-           "question_before", "short_name", "with_value"]  # fmt: skip
+__all__ = [
+    "CHANGES",
+    "CommandRecord",
+    "ControlInfo",
+    "ControlReport",
+    "Controls",
+    "Outcome",
+    "Records",
+    "command_line",
+    "command_name",
+    "question_before",
+    "with_value",
+]
 
 
 CHANGES = ("set", "undo")
@@ -70,16 +81,26 @@ class Outcome:
         what = f"{self.what} {self.name}".strip()
         if self.outcome not in ("done", ""):
             return f"{what}: {self.outcome}{f', {self.error:.200}' if self.error else ''}"
+        further = (
+            (", at {}", self.event and f"{self.event} {self.number:,}"),
+            (", on {}", self.ranks and numbered(self.ranks)),
+            (": {:.200}", self.note),
+            ("; {:.200}", self.warning),
+        )
+        return self._result(what) + "".join(form.format(text) for form, text in further if text)
+
+    def _result(self, what: str) -> str:
+        """Return what was done, such as ``set lr``, with what came of it."""
         change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what in CHANGES else ""
-        result = f": {self.result!r:.80}" if self.result is not None else ""
-        if self.what in ("pause", "resume") and isinstance(self.result, float):
-            result = f": {self.result:.1f} s" if self.result else ": the loop was not paused"
-        if self.what == "profile" and isinstance(self.result, str):  # it begins with the name of the file
-            what, result = self.what, f" written to {self.result}"
-        where = f", at {self.event} {self.number:,}" if self.event else ""
-        note = f": {self.note:.200}" if isinstance(self.note, str) and self.note else ""
-        warning = f"; {self.warning:.200}" if self.warning else ""
-        return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}{note}{warning}"
+        match self.what, self.result:
+            case "pause" | "resume", float(seconds):
+                return f"{what}: {seconds:.1f} s" if seconds else f"{what}: the loop was not paused"
+            case "profile", str(file):  # the name is that of the file, too
+                return f"{self.what} written to {file}"
+            case _, None:
+                return f"{what}{change}"
+            case _, result:
+                return f"{what}{change}: {result!r:.80}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # what a notebook shows of it
         printer.text(str(self))
@@ -87,12 +108,7 @@ class Outcome:
     @classmethod
     def of(cls, record: CommandRecord) -> Outcome:
         """Return the outcome of a command on one rank."""
-        return cls(
-            id=record.id, what=record.what, name=record.name, outcome=record.outcome, event=record.event,
-            number=record.number, time=record.time, old=record.old, new=record.new, version=record.version,
-            result=record.result, saved=record.saved, error=record.error, note=record.note, warning=record.warning,
-            waited=record.waited, stood=record.stood,
-        )  # fmt: skip
+        return cls(**{name: getattr(record, name) for name in _OF_RECORD})
 
     @classmethod
     def of_ranks(cls, records: Mapping[int, CommandRecord]) -> Outcome:
@@ -100,6 +116,10 @@ class Outcome:
         found = {rank: cls.of(one) for rank, one in sorted(records.items())}
         warning = next((one.warning for one in found.values() if one.warning), "")
         return replace(next(iter(found.values())), warning=warning, ranks=found)
+
+
+_OF_RECORD = [one.name for one in fields(Outcome) if one.name != "ranks"]
+"""The fields of an outcome that a record has, too."""
 
 
 class Controls(Mapping[str, ControlInfo]):
@@ -198,25 +218,26 @@ class Records(list[dict[str, Any]]):
         return command_file.save(path, self, self.run)
 
     def __repr__(self) -> str:
-        return "\n".join(map(line_of, self)) or "<no commands>"
+        return "\n".join(map(command_line, self)) or "<no commands>"
 
 
-def short_name(what: str, name: str) -> str:
+def command_name(what: str, name: str) -> str:
     """Return what to call a command where there is little room.
 
-    >>> short_name("set", "lr"), short_name("stop", ""), short_name("unsafe", "step + 1")
+    >>> command_name("set", "lr"), command_name("stop", ""), command_name("unsafe", "step + 1")
     ('lr', 'stop', 'unsafe step + 1')
     """
     return f"{what} {name}" if what == UNSAFE else name or what
 
 
-def line_of(record: Mapping[str, Any]) -> str:
+def command_line(record: Mapping[str, Any]) -> str:
     """Format a command on one line.
 
-    >>> line_of({"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"})
+    >>> change = {"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"}
+    >>> command_line(change)
     'batch 7  set lr 0.1 → 0.2  done'
-    >>> line_of({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "asked; the job continues"})
-    'batch 9  stop  done  asked; the job continues'
+    >>> command_line({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "the job continues"})
+    'batch 9  stop  done  the job continues'
     """
     get = record.get
     what = f"{get('what', '')} {get('name', '')}".strip()

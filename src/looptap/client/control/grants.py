@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from looptap.client.session.session import Session
-from looptap.client.transport.connect_errors import is_loopback
+from looptap.client.transport.connect_errors import is_loopback_address
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.file_names import fitting
@@ -61,12 +62,13 @@ class Share:
             wider: A call or command that would, with ``{host}`` for the host.
         """
         host = self._client.host
-        hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
-        if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
+        open_to = [endpoint for endpoint in self.endpoints if not endpoint.startswith(IPC)]
+        if not open_to:
             return f"Only by processes of your own user on {host}; for others: {wider.format(host=host)}."
-        if all(map(is_loopback, hosts)):
-            return f"By every user of {host}, and through ssh to it."
-        return f"From wherever {', '.join(sorted(host for host in hosts if not is_loopback(host)))} can be reached."
+        hosts = {urlsplit(endpoint).hostname or "" for endpoint in open_to}
+        if far := sorted(itertools.filterfalse(is_loopback_address, hosts)):
+            return f"From wherever {', '.join(far)} can be reached."
+        return f"By every user of {host}, and through ssh to it."
 
     def revoke(self, timeout: float = REPLY_SECONDS) -> None:
         """End it at once and disconnect its viewers. Raises NoAnswer.
@@ -93,9 +95,14 @@ class SharingClient:
         return self._session.info.host
 
     def export(
-        self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
+        self,
+        stream: LiveStream | str,
+        exported: bool = True,
+        *,
+        name: str = "",
+        share: Share | str = "",
         timeout: float = REPLY_SECONDS,
-    ) -> StreamInfo:  # fmt: skip
+    ) -> StreamInfo:
         """Show a stream to viewers, or hide it (``exported=False``); describe it.
 
         The query of a live stream then belongs to the job and has a history, which begins now. If the stream itself

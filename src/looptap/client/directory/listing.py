@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from looptap.client.rank_numbers import numbered
-from looptap.client.transport.connect_errors import is_local, unreachable_share
+from looptap.client.transport.connect_errors import is_on_this_machine, unreachable_share
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.client.transport.tunnel.process import CommandRoute
 from looptap.protocol.errors import LinkError, NoAnswer, RefusedKey, RunEnded, UnsafeFile
@@ -85,7 +85,8 @@ class RunListing:
         file = self.usable()
         if 0 < file.expires < time.time():
             return RefusedKey(f"This share of {self.id} expired {_ago(file.expires)} ago; ask for a new file.")
-        near, refused = self.route is None and all(map(is_local, file.endpoints)), isinstance(error, RefusedKey)
+        near = self.route is None and all(map(is_on_this_machine, file.endpoints))
+        refused = isinstance(error, RefusedKey)
         if file.role == VIEWER and (near or refused):
             return unreachable_share(file, self.alive, refused)
         if refused or not near:

@@ -6,6 +6,7 @@ id may be left after a restart or a kill: the newest of each rank counts, the li
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -17,10 +18,11 @@ Members: TypeAlias = dict[int, RunListing]
 
 def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
     """Return one listing a job, newest first: its lowest rank that may be alive."""
-    found, together = [], {}  # type: ignore[var-annotated]
+    found: list[RunListing] = []
+    together: defaultdict[tuple[str, str, int, str], list[RunListing]] = defaultdict(list)
     for run in listed:
         if run.ranks > 1 and run.file is not None:
-            together.setdefault((run.name, run.file.run.job, run.ranks, run.role), []).append(run)
+            together[run.name, run.file.run.job, run.ranks, run.role].append(run)
         else:
             found.append(run)
     for (_, job, _, _), files in together.items():
@@ -33,12 +35,11 @@ def _by_attempt(files: Sequence[RunListing]) -> list[Members]:
     """Split one launcher's files by job: an earlier or restarted job has its own."""
     found: list[Members] = []
     for run in sorted(files, key=lambda run: (run.alive is False, -run.started)):
-        for members in found:
-            if run.rank not in members and not _superseded(run, members):
-                members[run.rank] = run
-                break
-        else:
-            found.append({run.rank: run})
+        fitting = (members for members in found if run.rank not in members and not _superseded(run, members))
+        members = next(fitting, None)
+        if members is None:
+            found.append(members := {})
+        members[run.rank] = run
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 import zmq
@@ -22,30 +22,22 @@ UNANSWERED = "accepts the connection but does not answer"
 """The reason in `no_answer` for a handshake that does not end."""
 
 
-def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None:
+def why_not_connected(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None:
     """Return why the connection to ``endpoint`` failed, or None, by monitor events.
 
     ``seen`` are (event, value) pairs. May look at the endpoint itself, for up to a second.
     """
     connected = False
     for event, value in seen:
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            return RefusedKey(
-                f"The agent at {endpoint} does not accept this key: it was revoked, or the connection file "
-                "belongs to another run. Look for a newer file: looptap ls"
-            )
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-            return _not_looptap(endpoint)
-        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-            if value == errno.EAGAIN:  # the handshake took too long
-                return no_answer(endpoint, UNANSWERED)
-            return _wrong_server(endpoint) if _speaks_curve(endpoint) else _not_looptap(endpoint)
         if event == zmq.EVENT_CONNECTED:
             connected = True
+        elif event in _FAILURES:
+            return _FAILURES[event](endpoint)
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            late = value == errno.EAGAIN  # the handshake took too long
+            return no_answer(endpoint, UNANSWERED) if late else _refused_handshake(endpoint)
         elif event == zmq.EVENT_DISCONNECTED and connected:
             return _not_looptap(endpoint)
-        elif event == zmq.EVENT_CLOSED:
-            return RunEnded(f"Nothing listens at {endpoint}: the run has ended.")
     return None
 
 
@@ -61,7 +53,27 @@ def _not_looptap(endpoint: str) -> NotLooptap:
     return NotLooptap(f"Something listens at {endpoint}, but it does not speak looptap's protocol.")
 
 
-def _wrong_server(endpoint: str) -> WrongServer:
+def _refused_key(endpoint: str) -> RefusedKey:
+    return RefusedKey(
+        f"The agent at {endpoint} does not accept this key: it was revoked, or the connection file "
+        "belongs to another run. Look for a newer file: looptap ls"
+    )
+
+
+def _nothing_there(endpoint: str) -> RunEnded:
+    return RunEnded(f"Nothing listens at {endpoint}: the run has ended.")
+
+
+_FAILURES: dict[int, Callable[[str], LinkError]] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: _refused_key,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _not_looptap,
+    zmq.EVENT_CLOSED: _nothing_there,
+}
+
+
+def _refused_handshake(endpoint: str) -> LinkError:
+    if not _speaks_curve(endpoint):
+        return _not_looptap(endpoint)
     return WrongServer(
         f"The server at {endpoint} does not hold the key of this run: another run took its place. Look for a newer "
         "connection file: looptap ls"
@@ -96,12 +108,12 @@ def dialled(endpoint: str) -> socket.socket:
     return socket.create_connection((place.hostname or "", place.port or 0), timeout=1.0)
 
 
-def is_local(endpoint: str) -> bool:
+def is_on_this_machine(endpoint: str) -> bool:
     """Return True if only processes of the same machine can connect to it."""
-    return endpoint.startswith(IPC) or is_loopback(urlsplit(endpoint).hostname or "")
+    return endpoint.startswith(IPC) or is_loopback_address(urlsplit(endpoint).hostname or "")
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback_address(host: str) -> bool:
     """Return True if ``host`` is a loopback address, not a name."""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -21,7 +21,7 @@ import zmq
 
 from looptap.client.transport.background import background_thread
 from looptap.client.transport.base import Receiver, Route
-from looptap.client.transport.connect_errors import UNANSWERED, diagnose, no_answer
+from looptap.client.transport.connect_errors import UNANSWERED, no_answer, why_not_connected
 from looptap.client.transport.zmq_context import Context, shared_context
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
@@ -210,7 +210,7 @@ class ZmqTransport:
                 return None
             if zmq.EVENT_CONNECTED in seen:
                 connected_at, deadline = time.monotonic(), end_of_handshake
-            if (error := diagnose(connection.endpoint, connection.history)) is not None:
+            if (error := why_not_connected(connection.endpoint, connection.history)) is not None:
                 # A wrong key is refused at once. Hung up on later than that, the agent has let the handshake expire.
                 late = time.monotonic() - connected_at > self._limits.handshake / 2
                 return no_answer(connection.endpoint, UNANSWERED) if late and isinstance(error, WrongServer) else error

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
-from looptap.client.control.controls import CommandRecord, short_name
+from looptap.client.control.controls import CommandRecord, command_name
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.charts.series import Series
@@ -193,7 +193,7 @@ def commands(source: Iterable[Any]) -> list[CommandMark]:
 
 
 def _mark_of_record(record: CommandRecord) -> CommandMark | None:
-    what = short_name(record.what, record.name)
+    what = command_name(record.what, record.name)
     return _mark(what, record.old, record.new, record.outcome, record.event, record.number, record.time)
 
 
@@ -204,7 +204,7 @@ def _mark_of_mapping(one: Any) -> CommandMark | None:
         one = one._asdict()
     get = one.get
     name, what = str(get("name") or ""), str(get("what") or "command")
-    what = short_name(what, name).removeprefix("set ")  # a store has both in one
+    what = command_name(what, name).removeprefix("set ")  # a store has both in one
     number, wall = get("number"), get("wall") or get("time") or get("start")
     return _mark(
         what, get("old"), get("new"), str(get("outcome") or "done"), str(get("event") or ""),

@@ -12,7 +12,7 @@ import ipywidgets
 
 from looptap.client.control.controls import CHANGES
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
-from looptap.client.machine import described
+from looptap.client.machine import machine_lines
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.client.streams.live import LiveStream
@@ -128,7 +128,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         ]
         return [
             self._rates(stats.events),
-            table("Machine", ("",), [(text,) for text in described(stats.machine)]),
+            table("Machine", ("",), [(text,) for text in machine_lines(stats.machine)]),
             table("What looptap costs", ("", ""), facts),
             table("Queries", ("query", "on", "per event", "share", "limited"), rows),
         ]

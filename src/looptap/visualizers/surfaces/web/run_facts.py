@@ -12,7 +12,7 @@ from typing import Any
 from looptap.client.config_reader import ConfigReader
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
 from looptap.client.exported_run import ExportedRun, shown_scalars
-from looptap.client.machine import described
+from looptap.client.machine import machine_lines
 from looptap.client.session.vitals import moving
 from looptap.streams.durations import duration, short_time
 from looptap.streams.errors import LooptapError, QueryError
@@ -205,7 +205,7 @@ class RunFacts:
             ]
             for one in stats.queries[:_MAX_ROWS]
         ]
-        return {"cost": rows, "queries": queries, "machine": described(stats.machine)}
+        return {"cost": rows, "queries": queries, "machine": machine_lines(stats.machine)}
 
     def _commands(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {
