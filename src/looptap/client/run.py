@@ -50,9 +50,15 @@ class Run:
     """
 
     def __init__(
-        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = REPLY_SECONDS,
-        follow: bool = False, siblings: RankDirectory[Run] | None = None, ranks: Ranks[Run] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        transport: Transport,
+        *,
+        run: m.RunInfo | None = None,
+        timeout: float = REPLY_SECONDS,
+        follow: bool = False,
+        siblings: RankDirectory[Run] | None = None,
+        ranks: Ranks[Run] | None = None,
+    ) -> None:
         self.session = Session(transport, run=run, timeout=timeout, follow=follow)
         """The conversation with the agent, for the parts of looptap itself."""
         self._ranks = Ranks(self, siblings or NoRankDirectory()) if ranks is None else ranks

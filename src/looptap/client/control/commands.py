@@ -118,14 +118,27 @@ class ControlClient:
             case _:
                 version = expected
         return self.command(
-            "set", name, value, timeout=timeout, id=id, ranks=ranks, on=on, schedule=schedule, checkpoint=checkpoint,
+            "set",
+            name,
+            value,
+            timeout=timeout,
+            id=id,
+            ranks=ranks,
+            on=on,
+            schedule=schedule,
+            checkpoint=checkpoint,
             expected=version,
-        )  # fmt: skip
+        )
 
     def undo(
-        self, name: str = "", *, on: str = "", expected: str | None = None, timeout: float = COMMAND_SECONDS,
+        self,
+        name: str = "",
+        *,
+        on: str = "",
+        expected: str | None = None,
+        timeout: float = COMMAND_SECONDS,
         id: str | None = None,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         """Take back the newest change of a control, by any client.
 
         The control gets its previous value, at an event, on all ranks where it was changed, or on none. A scaled
@@ -162,9 +175,15 @@ class ControlClient:
         return newest_change(self._session, self._ranks, name)
 
     def trigger(
-        self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = COMMAND_SECONDS,
-        id: str | None = None, ranks: Which = ALL,
-    ) -> Outcome:  # fmt: skip
+        self,
+        name: str,
+        *,
+        on: str = "",
+        checkpoint: bool = False,
+        timeout: float = COMMAND_SECONDS,
+        id: str | None = None,
+        ranks: Which = ALL,
+    ) -> Outcome:
         """Run a function that the host declared, once, in the loop.
 
         ``result`` of the outcome is what it returned.
@@ -195,9 +214,14 @@ class ControlClient:
         return self.command("checkpoint", on=on, timeout=timeout, id=id, ranks=ranks)
 
     def stop(
-        self, *, on: str = "", checkpoint: bool = False, timeout: float = COMMAND_SECONDS, id: str | None = None,
+        self,
+        *,
+        on: str = "",
+        checkpoint: bool = False,
+        timeout: float = COMMAND_SECONDS,
+        id: str | None = None,
         ranks: Which = ALL,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         """Ask the job to stop at its next event; a pause ends.
 
         From then on `Agent.stop_requested` is true, and `emit` raises ``on_stop`` if the job has set it. A loop that
@@ -312,9 +336,17 @@ class ControlClient:
         return self._ask_all_ranks("cancel", timeout, id)
 
     def command(
-        self, what: str, name: str = "", value: Any = None, *, timeout: float, id: str | None = None, on: str = "",
-        ranks: Which = ALL, **how: Any,
-    ) -> Outcome:  # fmt: skip
+        self,
+        what: str,
+        name: str = "",
+        value: Any = None,
+        *,
+        timeout: float,
+        id: str | None = None,
+        on: str = "",
+        ranks: Which = ALL,
+        **how: Any,
+    ) -> Outcome:
         """Send the command ``what``, and wait for its outcome."""
         id = id or os.urandom(16).hex()
         self._session.vitals.asked(f"{what} {name}".strip())
@@ -340,9 +372,14 @@ class ControlClient:
         return done
 
     def _wait_for(
-        self, message: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float, on: str, what: str,
+        self,
+        message: Callable[[Session, int], m.Call | m.Command],
+        id: str,
+        timeout: float,
+        on: str,
+        what: str,
         ranks: Which,
-    ) -> CommandRecord | dict[int, CommandRecord]:  # fmt: skip
+    ) -> CommandRecord | dict[int, CommandRecord]:
         """Return the record of a command for one rank, or those of several by rank."""
         sessions = meant(self._session, self._ranks, ranks)
         try:

@@ -110,9 +110,14 @@ class Rule:
 
     @classmethod
     def stalled(
-        cls, minutes: float = 10.0, *, actions: Sequence[Action] = ("log",), again: float | None = None,
-        kill: float | None = None, name: str = "",
-    ) -> Rule:  # fmt: skip
+        cls,
+        minutes: float = 10.0,
+        *,
+        actions: Sequence[Action] = ("log",),
+        again: float | None = None,
+        kill: float | None = None,
+        name: str = "",
+    ) -> Rule:
         """Return a rule: no event of any type for ``minutes``, to about a second.
 
         A pause is not a stall, and neither is a lost connection. A loop that hangs does not reach the event at which
@@ -136,11 +141,22 @@ class Rule:
 
     @classmethod
     def worse_than_siblings(
-        cls, value: str, *, step: str = "step", on: str = "epoch", by: float = 1.5, at_least: int = 3,
-        lasting: int = 1, higher_is_better: bool = False, actions: Sequence[Action] = ("log",),
-        again: float | None = None, kill: float | None = None, budget: float | None = None, unsafe: bool = False,
+        cls,
+        value: str,
+        *,
+        step: str = "step",
+        on: str = "epoch",
+        by: float = 1.5,
+        at_least: int = 3,
+        lasting: int = 1,
+        higher_is_better: bool = False,
+        actions: Sequence[Action] = ("log",),
+        again: float | None = None,
+        kill: float | None = None,
+        budget: float | None = None,
+        unsafe: bool = False,
         name: str = "",
-    ) -> Rule:  # fmt: skip
+    ) -> Rule:
         """Return a rule: ``value`` is ``by`` times worse than the siblings' median.
 
         Siblings are the other runs of the guard, including ended ones. Worse means higher; NaN is worse than any
@@ -170,9 +186,17 @@ class Rule:
         if not (is_whole(at_least) and at_least >= 1):
             raise QueryError(f"at_least={at_least!r} must be a whole number of siblings, 1 or more.")
         return cls(
-            value, on, lasting=lasting, actions=actions, again=again, kill=kill, budget=budget, unsafe=unsafe,
-            name=name or f"{value} worse than its siblings", compared=Comparison(step, by, at_least, higher_is_better),
-        )  # fmt: skip
+            value,
+            on,
+            lasting=lasting,
+            actions=actions,
+            again=again,
+            kill=kill,
+            budget=budget,
+            unsafe=unsafe,
+            name=name or f"{value} worse than its siblings",
+            compared=Comparison(step, by, at_least, higher_is_better),
+        )
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
@@ -189,8 +213,10 @@ class Rule:
         if not isinstance(table, Mapping):
             raise QueryError(f"A rule is a table with a query, not {table!r:.80}.")
         makers: dict[str, Callable[..., Rule]] = {
-            "stalled": cls.stalled, "worse_than_siblings": cls.worse_than_siblings, "query": cls,
-        }  # fmt: skip
+            "stalled": cls.stalled,
+            "worse_than_siblings": cls.worse_than_siblings,
+            "query": cls,
+        }
         kinds = [kind for kind in makers if kind in table]
         if len(kinds) != 1:
             raise QueryError(f"A rule has either a query, stalled or worse_than_siblings; not {dict(table)!r:.99}.")

@@ -76,12 +76,21 @@ class MergeRelay:
         self._send_message(m.Beat(self._run.events(), self._run.idle, ages=self._run.ages()))
         for number, stream in list(self._streams.items()):
             lacks = [f"event or window {a.event} lacks {numbered(a.ranks)}" for a in stream.absent[-1:]]
-            self._send_message(m.Status(
-                number, stream.state, stream.reason, dropped=stream.dropped, errors=stream.error_count,
-                traceback=stream.traceback, notes=(*stream.notes, *lacks),
-                nanoseconds=stream.cost.nanoseconds, share=stream.cost.share, withheld=stream.withheld,
-                filtered=stream.filtered,
-            ))  # fmt: skip
+            self._send_message(
+                m.Status(
+                    number,
+                    stream.state,
+                    stream.reason,
+                    dropped=stream.dropped,
+                    errors=stream.error_count,
+                    traceback=stream.traceback,
+                    notes=(*stream.notes, *lacks),
+                    nanoseconds=stream.cost.nanoseconds,
+                    share=stream.cost.share,
+                    withheld=stream.withheld,
+                    filtered=stream.filtered,
+                )
+            )
 
     def _attach(self, attach: m.Attach) -> SubscriptionInfo:
         if attach.align != m.STATES:
@@ -94,10 +103,20 @@ class MergeRelay:
 
     def _pass_on(self, number: int, batch: Batch) -> None:
         form, raw = pack_values(batch.values, columns=False)  # states, which are few
-        self._send_message(m.Values(
-            number, batch.first, batch.events.tobytes(), batch.times.tobytes(), batch.clock, form, msgspec.Raw(raw),
-            batch.flags, min(self._ranks), b"" if batch.windows is None else batch.windows.tobytes(),
-        ))  # fmt: skip
+        self._send_message(
+            m.Values(
+                number,
+                batch.first,
+                batch.events.tobytes(),
+                batch.times.tobytes(),
+                batch.clock,
+                form,
+                msgspec.Raw(raw),
+                batch.flags,
+                min(self._ranks),
+                b"" if batch.windows is None else batch.windows.tobytes(),
+            )
+        )
 
     def _reply(self, request: m.Request[m.R], reply: m.R) -> None:
         self._send_message(m.Done(request.request, msgspec.Raw(pack(reply))))

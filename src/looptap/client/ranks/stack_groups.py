@@ -19,13 +19,37 @@ MAX_PLACES_COUNT = 4
 """Missing ranks whose machine and process are named."""
 COLLECTIVES = frozenset(
     {
-        "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_coalesced",
-        "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "broadcast",
-        "broadcast_object_list", "gather", "gather_object", "reduce", "reduce_scatter", "reduce_scatter_tensor",
-        "scatter", "scatter_object_list", "send", "recv", "isend", "irecv", "batch_isend_irecv",
-        "init_process_group", "new_group", "destroy_process_group", "split_group", "wait_tensor",
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "all_gather_coalesced",
+        "all_reduce_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "monitored_barrier",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "scatter",
+        "scatter_object_list",
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "batch_isend_irecv",
+        "init_process_group",
+        "new_group",
+        "destroy_process_group",
+        "split_group",
+        "wait_tensor",
     }
-)  # fmt: skip
+)
 """Functions of torch.distributed in which a rank waits for others."""
 _WAIT = re.compile(r"\.wait\(")
 _DEVICE = re.compile(r"\.(item|cpu|tolist|numpy)\(")

@@ -165,8 +165,11 @@ class Sending:
             self.error = error
             log.warning(
                 "looptap: %s refuses values of %.80r: %s: %s (said once; failed counts them)",
-                self.to, self._stream.name, type(error).__name__, error,
-            )  # fmt: skip
+                self.to,
+                self._stream.name,
+                type(error).__name__,
+                error,
+            )
 
 
 _living: weakref.WeakSet[Sending] = weakref.WeakSet()

@@ -22,9 +22,13 @@ class RunningCommand:
         try:
             # In a session of its own: a Ctrl-C in the terminal is for the user's program, not for the connection.
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                bufsize=LINE_BUFFER_BYTES, start_new_session=True,
-            )  # fmt: skip
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=LINE_BUFFER_BYTES,
+                start_new_session=True,
+            )
         except OSError as error:
             raise NoAnswer(f"{shown}{self.command[0]!r} cannot be started: {error.strerror}.") from None
         stdin, stdout = self.process.stdin, self.process.stdout
