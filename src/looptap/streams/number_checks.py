@@ -24,7 +24,7 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def unboxed(value: Any) -> Any:
-    """Return the number in an array or tensor without dimensions, anything else as it is.
+    """Return the number in an array without dimensions, anything else as it is.
 
     >>> import numpy as np
     >>> unboxed(np.float32(0.5)), unboxed("a")

@@ -103,7 +103,7 @@ class _AgreedCommand:
                 session.requests.forget(session.requests.send(self._at(-1)(session)))
 
     def _at(self, number: int) -> Callable[[Session], m.Agree]:
-        """Return what makes the request to run it at event ``number``; 0 asks, -1 drops it."""
+        """Return a function that asks to run it at an event; 0 asks which, -1 drops it."""
         return lambda session: m.Agree(session.requests.number(), self._id, number)
 
     def _ask(

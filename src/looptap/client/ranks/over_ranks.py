@@ -81,7 +81,7 @@ def over_ranks(
 
 
 def _combine(stream: RankStream, text: str, combine: str | Callable[..., Any] | None, f: Combine | None) -> None:
-    """Have a stream combine the values of its ranks as ``combine`` says, by ``f`` unless it merges."""
+    """Have a stream merge its ranks, or combine their values by ``f``."""
     names, whole_rows = stream.lead.feed.fields or (), callable(combine) or combine == "list"
     if not whole_rows:
         stream.feed.set_fields(names)

@@ -206,7 +206,7 @@ class RankStream(LiveStream):
             self.feed.add_seam(seam.old, seam.new, after=self._next - 1)
 
     def _joined(self, whole: AssembledWindow, number: int) -> RankContribution:
-        """Return the value of all ranks for one event or window, which becomes ``number``."""
+        """Return the value of all ranks for one event or window; it becomes ``number``."""
         newest = max(whole.parts.values(), key=lambda part: part.time + part.clock)
         value, flag = self._one(whole)
         if whole.missing:

@@ -122,7 +122,7 @@ def is_loopback_address(host: str) -> bool:
 
 
 def unreachable_share(file: ConnectionFile, alive: bool | None, refused: bool) -> LinkError:
-    """Return the likely cause if a viewer's key is ``refused``, or nothing listens here.
+    """Return why a viewer's key is ``refused``, or why nothing listens for it.
 
     An ended share is the same error whether its key or its door is found gone.
     """
