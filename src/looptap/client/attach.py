@@ -40,9 +40,9 @@ from looptap.protocol.files.connection import Found, Known, listing, read, runti
 from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.process.identity import GONE
+from looptap.protocol.values.number_checks import is_real
 from looptap.store.layout.run_path import SUFFIX
 from looptap.streams.errors import QueryError
-from looptap.streams.number_checks import is_real
 
 _RELAY_START_TIMEOUT_SECONDS = 20.0  # seconds more for a relay to start
 

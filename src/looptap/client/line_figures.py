@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from looptap.protocol.values.number_checks import unboxed
 from looptap.streams.counts import counts
-from looptap.streams.number_checks import unboxed
 from looptap.streams.stream.stream import Stream
 
 _PAGE_ITEMS = 4096  # of a stream that are read at once

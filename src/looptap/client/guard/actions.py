@@ -20,7 +20,7 @@ from typing import Any
 from looptap.client.guard.rules import Action, Firing, Rule
 from looptap.client.run import Run
 from looptap.protocol.process.identity import Process
-from looptap.streams.number_checks import unboxed
+from looptap.protocol.values.number_checks import unboxed
 
 WEBHOOK_TIMEOUT_SECONDS = 10.0
 """Seconds without an answer after which a webhook has failed."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from looptap.protocol.values.number_checks import is_real, is_whole
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
-from looptap.streams.number_checks import is_real, is_whole
 from looptap.streams.operators.windows import as_window
 
 PLAIN = ("log", "desktop", "checkpoint", "stop")
