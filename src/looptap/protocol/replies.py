@@ -228,13 +228,12 @@ class ControlInfo(Reply, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         low, high = self.minimum, self.maximum
-        span = ""
         if self.choices:
             span = f"one of {', '.join(map(repr, self.choices))}"
-        elif low is not None and high is not None:
-            span = f"{low} to {high}"
-        elif low is not None or high is not None:
-            span = f"{low} or more" if high is None else f"{high} or less"
+        elif high is None:
+            span = "" if low is None else f"{low} or more"
+        else:
+            span = f"{high} or less" if low is None else f"{low} to {high}"
         facts = [self.type, span, f"driven by {self.driven}" if self.driven else "", self.doc, self.problem]
         value = f"{self.value!r:.80}{f' {self.unit}' if self.unit else ''}"
         return f"{self.name} = {value}  ({'; '.join(filter(None, facts))})"

@@ -46,8 +46,7 @@ def array_parts(value: np.ndarray[Any, Any]) -> list[bytes | memoryview]:
     if isinstance(value, np.ma.MaskedArray):
         raise MalformedArray("is a masked array, which cannot be sent. Send .filled(...) or .compressed().")
     plain = np.asarray(value)
-    if plain.dtype.byteorder == ">" or (plain.dtype.byteorder == "=" and sys.byteorder == "big"):
-        plain = plain.astype(plain.dtype.newbyteorder("<"))
+    plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
     if plain.dtype.itemsize == 0:  # only empty strings: the header must not claim items that take no room
         plain = plain.astype(f"{plain.dtype.kind}1")
     name = plain.dtype.str
