@@ -17,7 +17,7 @@ from looptap.training.prioritized.methods.published import Published
 from looptap.training.prioritized.methods.renewals import Renewals
 from looptap.training.sampling.permutation_walk import Ints
 from looptap.training.selection.selection import Selection
-from looptap.training.selection.selection_observables import thinned
+from looptap.training.selection.shown_instances import thinned
 
 Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 TOP_SHARE = (0.01, 0.05, 0.10)

@@ -7,9 +7,9 @@
 """
 
 from looptap.training.instances import WithIndex
+from looptap.training.recalibration import recalibrate
 from looptap.training.sampling.per_example import BinaryCrossEntropy, CrossEntropy, PerExample, SquaredError
 from looptap.training.selection.methods.catalog import METHODS
-from looptap.training.selection.recalibration import recalibrate
 from looptap.training.selection.selection import Selection
 
 __all__ = [

@@ -21,12 +21,12 @@ from looptap.training.sampling.small_batches import HeldSteps
 from looptap.training.selection import selection_arguments as arguments
 from looptap.training.selection.audit import Audit
 from looptap.training.selection.features.features import features_of
+from looptap.training.selection.loss_weights import NOTHING_ASKED, SelectionLoss
 from looptap.training.selection.methods.autoassist import AutoAssist
 from looptap.training.selection.methods.catalog import METHODS, MethodControl
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.methods.side_assistant import SideAssistant
-from looptap.training.selection.sampling_pass import SamplingIterator, SamplingPass
-from looptap.training.selection.selection_loss import NOTHING_ASKED, SelectionLoss
+from looptap.training.selection.passes import SamplingIterator, SamplingPass
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
 _ROUNDING_BATCHES = 1e-6  # by which an expected length may be too long

@@ -18,8 +18,8 @@ from looptap.training.selection.features.features import Features
 from looptap.training.selection.honest_gain import HonestGain
 from looptap.training.selection.methods.catalog import METHODS
 from looptap.training.selection.methods.method import Method
-from looptap.training.selection.sampling_pass import SamplingPass
-from looptap.training.selection.selection_observables import SelectionObservables
+from looptap.training.selection.passes import SamplingPass
+from looptap.training.selection.shown_instances import SelectionObservables
 
 
 class SelectionState(SelectionObservables):

@@ -19,8 +19,8 @@ from looptap.training.selection.audit import RatingQuality
 from looptap.training.selection.learning import Learning
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.methods.side_assistant import SideAssistant
+from looptap.training.selection.passes import SamplingPass
 from looptap.training.selection.samples import MAX_SAMPLES, read_proven_samples, read_samples
-from looptap.training.selection.sampling_pass import SamplingPass
 from looptap.training.selection.switch import Switch
 
 T = TypeVar("T")
