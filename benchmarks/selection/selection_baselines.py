@@ -249,13 +249,13 @@ class BaselineSelection(Selection):
     @property
     def weighs(self) -> bool:
         """Whether the losses of a batch are needed before it is known what counts."""
-        return isinstance(self._method, Weighing)
+        return isinstance(self._sampler.method, Weighing)
 
     def weights(self, indices: list[int], losses: Tensor) -> Tensor:
         """Return the weights of the ``losses`` of a batch; trained on is their mean."""
-        assert isinstance(self._method, Weighing)
-        found = self._method.weigh(np.array(indices), losses.detach().numpy())
-        self.taken -= int(np.count_nonzero(found == 0))
+        assert isinstance(self._sampler.method, Weighing)
+        found = self._sampler.method.weigh(np.array(indices), losses.detach().numpy())
+        self._sampler.taken -= int(np.count_nonzero(found == 0))
         return torch.from_numpy(found)
 
 

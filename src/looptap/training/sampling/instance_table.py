@@ -43,6 +43,8 @@ class InstanceTable:
         """Its predicted importance when last drawn; NaN if unknown."""
         self.scored_at = np.full(size, -1, np.int64)
         """How many instances had been trained on, copies too, when its newest loss came; -1: never."""
+        self.steps = 0
+        """Steps that were counted."""
         self.trained_instances = 0
         """How many were trained on so far, copies too."""
         self.plain = True
@@ -96,9 +98,10 @@ class InstanceTable:
         if self._predicted:
             self.prediction[indices] = np.nan
 
-    def trained(self, indices: Ints, step: int) -> None:
+    def trained(self, indices: Ints) -> None:
         """Count a step on ``indices``, which stay as they are."""
-        self._uncounted.append((indices, step))
+        self.steps += 1
+        self._uncounted.append((indices, self.steps))
         self.trained_instances += len(indices)
         if len(self._uncounted) >= _MAX_UNCOUNTED_STEPS:
             self._count()

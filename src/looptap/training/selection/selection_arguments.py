@@ -34,6 +34,20 @@ def size_of(data: Any) -> int:
     return size
 
 
+def why_resized(data: Any, size: int) -> str:
+    """Return that a data set has another length than ``size``; "" if it has not."""
+    try:
+        now = data if isinstance(data, Integral) else len(data)
+    except Exception:  # of the data set
+        return ""
+    if now == size:
+        return ""
+    return (
+        f"The data set has {now:,} instances now, and had {size:,}: new ones are never drawn, and missing ones still "
+        "are. Create a new Selection."
+    )
+
+
 def whole(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number of at least ``least``. Raises ValueError, TypeError."""
     if not isinstance(value, Integral) or isinstance(value, bool):

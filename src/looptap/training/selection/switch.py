@@ -169,3 +169,47 @@ class Switch:
 
     def _turn(self, on: bool, why: str) -> None:
         self.on, self.why = on, why
+
+
+class StepTimes:
+    """The seconds of steps, and what selection takes and saves of them."""
+
+    def __init__(self, gate: Switch, batch_size: int) -> None:
+        self._gate, self._batch_size = gate, batch_size
+        self.spent = self.saved = 0.0
+        self.skipped = 0
+        """Instances that were skipped before the last step."""
+        self._mark = 0.0  # when that ended; 0: none in this epoch
+        self._held = 0.0  # seconds of selection in the steps that are held
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What was saved and spent so far."""
+        return {"saved": self.saved, "spent": self.spent}
+
+    def begin(self) -> None:
+        """Begin an epoch: what comes before its first step is no time of one."""
+        self._mark = self._held = 0.0
+
+    def hold(self, seconds: float) -> None:
+        """Add what it took to hold the outputs of a step."""
+        self._held += seconds
+
+    def ended(self, now: float, cost: float, *, scored: bool, held: bool, together: int, skipped: int) -> None:
+        """Record a step that ended ``now``, and what selection cost in it.
+
+        ``scored``: that paid for its scores, or for those of as many steps as worked on ``together``, unless it is
+        ``held`` for later.
+        """
+        gate = self._gate
+        self.spent += cost
+        if held or together:
+            self._held += cost
+        if together:
+            gate.held(self._held / together)
+            self._held = 0.0
+        if self._mark:
+            gate.timed(max(0.0, now - self._mark - cost) / (1 + gate.idled), cost if scored and not held else None)
+            self.saved += (skipped - self.skipped) / self._batch_size * gate.step_seconds
+            self.skipped = skipped
+        self._mark = now

@@ -11,7 +11,7 @@ from looptap.streams.errors import ControlError
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Accepted, Bools, Floats, Ints, PermutationWalk
-from looptap.training.selection.methods.method import Method, Settings
+from looptap.training.selection.methods.method import Method, Numbers, Settings
 from looptap.training.selection.switch import OFF, ON
 
 _SHORT_DECAY_FACTOR = 0.8  # of the average gradient of "repaired", a step
@@ -100,9 +100,19 @@ class Published(Method):
         n = len(self._shard)
         return max(1, round(self.settings.r * n)), max(1, round(self.settings.k * n))
 
-    def acts(self, on: bool, position: str) -> bool:
+    def acts(self, on: bool) -> bool:
         """Return False if the switch is off, or if the loss diverged and it is not on."""
+        position = self.settings.switch
         return position == ON or (position != OFF and not self.diverged)
+
+    @property
+    def why(self) -> str:
+        """Why it prioritizes, or why not."""
+        if not self.acts(on=True):
+            return "the loss of three rounds was too high" if self.diverged else "turned off by hand"
+        if self.initial_pass < 2:
+            return f"{self.name!r} makes initial pass {self.initial_pass + 1} of 2, without a step"
+        return f"{self.name!r} always prioritizes"
 
     def draw(self, walk: PermutationWalk, count: int) -> Accepted:
         """Return S and T of the next step, or the next part of an initial pass."""
@@ -191,6 +201,10 @@ class Published(Method):
     def predicted(self, indices: Ints) -> Floats:
         """Return NaN: priorities do not predict losses."""
         return np.full(len(indices), np.nan, np.float32)
+
+    def importance(self, indices: Ints) -> Numbers:
+        """Return the estimated priorities of ``indices``."""
+        return self.settings.trends.estimate(indices, self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that is not in the table or in the trends."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from looptap.training.prioritized.methods.priority_trends import Doubles
+from looptap.training.selection.methods.method import Numbers
 
-Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 _MAX_PAIRS_NUMBER = 4096
 _MIN_PAIRS_NUMBER = 10
 _TOP_SHARE = 0.1  # of which the lift is that of the mean
@@ -65,9 +63,7 @@ class Renewals:
         top = np.argsort(-estimated, kind="stable")[: max(1, round(_TOP_SHARE * len(estimated)))]
         return float(measured[top].mean()) / mean
 
-    def _pairs(
-        self,
-    ) -> tuple[Doubles, Doubles]:
+    def _pairs(self) -> tuple[Doubles, Doubles]:
         count = min(self.count, _MAX_PAIRS_NUMBER)
         return self._estimated[:count], self._measured[:count]
 

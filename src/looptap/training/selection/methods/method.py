@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Acceptance, Accepted, Floats, Ints, PermutationWalk
 from looptap.training.saved_state import require_state
 from looptap.training.selection.features.features import Features
+
+Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
 class Settings(Protocol):
@@ -29,6 +32,8 @@ class Settings(Protocol):
     """How many instances are trained on in a step."""
     shard: Ints
     """The instances of this rank."""
+    switch: str
+    """Where the switch stands: one of `SWITCH_POSITIONS`."""
     features: Features | None
     """What an assistant sees of the instances; None: nothing was given."""
 
@@ -67,8 +72,18 @@ class Method:
     def require(cls, settings: Settings) -> None:
         """Raise ControlError if something is missing that this method needs."""
 
-    def acts(self, on: bool, position: str) -> bool:
-        """Return whether it draws now, by what the switch says and where it stands."""
+    @property
+    def batch_count(self) -> int:
+        """The instances of a batch that it draws."""
+        return self.settings.batch_size
+
+    @property
+    def why(self) -> str:
+        """Why it draws, or why not, where the switch does not say so."""
+        return f"{self.name!r} always selects" if self.draws else "all are drawn alike"
+
+    def acts(self, on: bool) -> bool:
+        """Return whether it draws now, by what the switch says."""
         return self.draws and (on or not self.switched)
 
     def begin(self, epoch: int) -> None:
@@ -102,6 +117,10 @@ class Method:
     def predicted(self, indices: Ints) -> Floats:
         """Return the predicted importance of each of ``indices``; NaN if unknown."""
         return self.table.loss[indices]
+
+    def importance(self, indices: Ints) -> Numbers:
+        """Return the number by which each of ``indices`` is drawn; NaN if unknown."""
+        return self.predicted(indices)
 
     @property
     def threshold(self) -> float:

@@ -34,7 +34,7 @@ class AssistantSettings:
 
     floor, cap, exponent = 0.0, 1.0, 1.0
     elapsed = None
-    batch_size = 1
+    batch_size, switch = 1, "on"
 
     def __init__(self, features: Features, learning_rate: float) -> None:
         self.shard, self.seed = np.empty(0, np.int64), [0]
