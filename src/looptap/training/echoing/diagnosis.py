@@ -59,9 +59,7 @@ class Diagnosis(NamedTuple):
         head = ["", "ms a batch", "examples/s", "computes", "waits for a processor", "waits for data", "R"]
         made = [head, *map(self._cells, self.rows)]
         widths = [max(map(len, column)) for column in zip(*made, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in made
-        ]  # fmt: skip
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in made]
         return "\n".join([*lines, "", self.advice])
 
     def _cells(self, row: ReaderRow) -> list[str]:

@@ -312,7 +312,8 @@ class Flow(EchoObservables):
         for one in (*run.pending, *run.buffer.items):
             needed.setdefault(one.key[0], {})[one.key] = one.entries()
         return {
-            "now": run.mode, "agreed": [run.factor, run.capacity],
+            "now": run.mode,
+            "agreed": [run.factor, run.capacity],
             **{name: getattr(run, here) for name, here in _PLACES.items()},
             "needed": [
                 [number, [list(entry) for some in found.values() for entry in some]] for number, found in needed.items()
@@ -320,7 +321,7 @@ class Flow(EchoObservables):
             "pending": [[list(one.key), one.u, one.done] for one in run.pending],
             "items": [list(one.key) for one in run.buffer.items],
             "source": run.source.state(run.oldest()),
-        }  # fmt: skip
+        }
 
     def _refill(self, run: EchoPass, state: dict[str, Any], arriving: Iterator[Fresh]) -> None:
         """Read the examples of `_epoch_state` again, in their order."""

@@ -226,7 +226,7 @@ class Ledger:
     def _now(self) -> LedgerSample:
         return LedgerSample(
             sum(self.seconds), self.counts[0], self.seconds[0], self.counts[1], self.seconds[1], self.seconds[2]
-        )  # fmt: skip
+        )
 
     def rate(self, phase: int, window: float) -> float | None:
         """Return ``phase`` instances per second in the last ``window`` seconds, or None.

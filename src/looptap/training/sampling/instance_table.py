@@ -124,8 +124,9 @@ class InstanceTable:
             self.plain = bool((self.probability == 1).all() and self.uniform.all())
         for place, values in ((0, self.loss), (2, self.score)):
             self.sums[place : place + 2] = [
-                float(np.nansum(values, dtype=np.float64)), int(np.count_nonzero(values == values)),
-            ]  # fmt: skip
+                float(np.nansum(values, dtype=np.float64)),
+                int(np.count_nonzero(values == values)),
+            ]
 
     def state_dict(self, ids: Ints) -> dict[str, Any]:
         """Return what is known of ``ids``, with the ids."""

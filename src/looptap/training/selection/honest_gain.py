@@ -36,9 +36,7 @@ class HonestGain:
         self._new: list[tuple[Floats, Floats, Floats, Floats]] = []  # what is not in the sums
         self._new_steps: list[int] = []  # how many steps each of it was
 
-    def add(
-        self, *, drawn: Floats, wanted: Floats, weights: Floats | None, scores: Floats, steps: int = 1
-    ) -> None:  # fmt: skip
+    def add(self, *, drawn: Floats, wanted: Floats, weights: Floats | None, scores: Floats, steps: int = 1) -> None:
         """Add a step, or several together, in arrays that stay as they are."""
         if len(drawn):
             self._new_steps.append(steps)
