@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport
+from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport, ThreadReading
 
 _MAX_DEVICES = 16
 _UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -39,8 +39,13 @@ def _host(host: HostReading) -> str:
         _rate(host.disk_written, "{} written"),
         _rate(host.network_received, "network {} in"),
         _rate(host.network_sent, "{} out"),
+        _thread(host.thread),
     )
     return f"host: {facts}"
+
+
+def _thread(thread: ThreadReading | None) -> str:
+    return "" if thread is None else f"loop: computes {thread.computed:.0f}%, waits for a CPU {thread.waited:.0f}%"
 
 
 def _joined(*parts: str) -> str:

@@ -84,6 +84,16 @@ class RecordingStats(Reply, frozen=True, kw_only=True):
     streams: Listed[RecordedStreamStats]
 
 
+class ThreadReading(Reply, frozen=True, kw_only=True):
+    """What the training thread did since the last reading, in percent of that time."""
+
+    computed: float
+    waited: float
+    """It could run, and other threads had the processors."""
+    slept: float
+    """It waited for data, a device, a lock, a disk or another process."""
+
+
 class HostReading(Reply, frozen=True, kw_only=True):
     """What the machine of a rank does. Rates are those since the last reading."""
 
@@ -97,6 +107,8 @@ class HostReading(Reply, frozen=True, kw_only=True):
     network_received: float | None = None
     network_sent: float | None = None
     """Bytes per second; None where the system does not count them."""
+    thread: ThreadReading | None = None
+    """None where the system does not say, and while events come from several threads."""
 
 
 class DeviceReading(Reply, frozen=True, kw_only=True):

@@ -18,12 +18,12 @@ from waiting import soon
 
 import looptap
 from looptap.agent.machine.devices import DeviceMeter, used
-from looptap.agent.machine.host import from_proc, from_psutil
+from looptap.agent.machine.host import ThreadTimes, from_proc, from_psutil, thread_times
 from looptap.agent.machine.nvml import LIBRARY, NoDevices, Nvml
 from looptap.cli.top.model import measured
 from looptap.cli.top.views import vitals
 from looptap.client.machine import described
-from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport
+from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport, ThreadReading
 from looptap.testing import pair, parts_of
 
 
@@ -100,6 +100,24 @@ def test_a_query_of_the_host_begins_with_its_first_reading_and_accounts_for_the_
     for stream, values in ((collected, 2), (recorded, 1), (function, 2)):
         stream.wait(values, 60)
         assert not stream.error_count, stream.traceback
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/thread-self/schedstat"), reason="this system keeps no such account")
+def test_the_time_of_the_training_thread_is_what_it_computed_waited_and_slept(run):
+    asked = run.stream("host.thread", on="batch", every=10)
+    reading = soon(lambda: asked.latest)
+    assert reading.computed > 0
+    assert reading.computed + reading.waited + reading.slept == pytest.approx(100, abs=1)
+    assert "loop: computes" in described(MachineReport(host=HostReading(thread=ThreadReading(
+        computed=reading.computed, waited=reading.waited, slept=reading.slept
+    )), devices=[]))[-1]  # fmt: skip
+
+
+def test_a_thread_that_is_over_or_another_one_has_no_account():
+    before, now = ThreadTimes(7, 1.0, 2.0), ThreadTimes(7, 1.5, 2.25)
+    assert now.since(before, 1.0) == ThreadReading(computed=50.0, waited=25.0, slept=25.0)
+    assert now.since(ThreadTimes(8, 1.0, 2.0), 1.0) is None
+    assert thread_times(-1) is None
 
 
 def test_readings_end_with_the_last_query_that_asks(directory):

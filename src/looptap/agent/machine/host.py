@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from looptap.protocol.statistics import HostReading
+from looptap.protocol.statistics import HostReading, ThreadReading
 
 MIN_INTERVAL_SECONDS = 0.2
 """Seconds over which a rate is measured at least: over less, one tick of the processors' clock is several percent."""
@@ -37,20 +37,39 @@ class Counters(NamedTuple):
     """Bytes received and sent, without those that the host sends to itself."""
 
 
+class ThreadTimes(NamedTuple):
+    """For how long a thread has computed, and waited for a processor, in seconds."""
+
+    number: int
+    computed: float
+    waited: float
+
+    def since(self, before: ThreadTimes | None, seconds: float) -> ThreadReading | None:
+        """Return what it did in the ``seconds`` since then; None if it was another."""
+        if before is None or before.number != self.number:
+            return None
+        computed, waited = (100 * (now - then) / seconds for now, then in zip(self[1:], before[1:], strict=True))
+        return ThreadReading(computed=computed, waited=waited, slept=max(0.0, 100 - computed - waited))
+
+
 class HostMeter:
     """The rates of the host since the last reading. Raises ImportError, OSError."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: int = 0) -> None:
         self._count: Callable[[], Counters] = from_proc if (_PROC / "stat").exists() else from_psutil
-        self._at, self._before = time.monotonic(), self._count()
+        self._at, self._before, self._thread = time.monotonic(), self._count(), thread_times(thread)
 
-    def read(self) -> HostReading | None:
-        """Return what the host does now; None if the last reading was just taken."""
+    def read(self, thread: int = 0) -> HostReading | None:
+        """Return what the host does now; None if the last reading was just taken.
+
+        ``thread`` is the number that the system has for the training thread.
+        """
         seconds = time.monotonic() - self._at
         if seconds < MIN_INTERVAL_SECONDS:
             return None
         self._at += seconds
         before, self._before = self._before, (now := self._count())
+        thread_before, self._thread = self._thread, (times := thread_times(thread))
         busy, idle = now.busy - before.busy, now.idle - before.idle
         disk_read, disk_written = _rates(before.disk, now.disk, seconds)
         network_received, network_sent = _rates(before.network, now.network, seconds)
@@ -62,7 +81,17 @@ class HostMeter:
             disk_written=disk_written,
             network_received=network_received,
             network_sent=network_sent,
+            thread=None if times is None else times.since(thread_before, seconds),
         )
+
+
+def thread_times(thread: int) -> ThreadTimes | None:
+    """Return the scheduler's account of a thread of this process; None without one."""
+    try:
+        computed, waited, _ = (_PROC / f"self/task/{thread}/schedstat").read_text().split()
+    except (OSError, ValueError):  # it is over, or another system
+        return None
+    return ThreadTimes(thread, int(computed) / 1e9, int(waited) / 1e9)
 
 
 def from_proc() -> Counters:

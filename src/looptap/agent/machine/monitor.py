@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.machine.devices import DeviceMeter, together
 from looptap.agent.machine.host import HostMeter
-from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport
+from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport, ThreadReading
 
 REPORTED_SECONDS = 5.0
 """Seconds for which a client's question is remembered: one that shows the machine asks each second."""
@@ -19,6 +19,7 @@ UNAVAILABLE = "is not available on this machine"
 
 # What queries read: as tuples with names, which become rows, are collected, and are drawn under these names.
 _as_host: Any = namedtuple("_as_host", HostReading.__struct_fields__)  # type: ignore[misc]  # the fields stand in the reply
+_as_thread: Any = namedtuple("_as_thread", ThreadReading.__struct_fields__)  # type: ignore[misc]
 _as_device: Any = namedtuple("_as_device", DeviceReading.__struct_fields__)  # type: ignore[misc]
 
 
@@ -48,7 +49,9 @@ class MachineMonitor:
             if "host" in asked and self._problem:
                 values["host"] = self._problem
             elif "host" in asked and self._newest is not None:
-                values["host"] = _as_host(*astuple(self._newest))
+                thread = self._newest.thread
+                host = _as_host(*astuple(self._newest))
+                values["host"] = host._replace(thread=None if thread is None else _as_thread(*astuple(thread)))
         else:
             self._host = self._newest = None
         names = asked & {"device", "devices"}
@@ -76,11 +79,16 @@ class MachineMonitor:
     def _read_host(self) -> None:
         try:
             if self._host is None:
-                self._host = HostMeter()  # what rates refer to
-            elif (reading := self._host.read()) is not None:
+                self._host = HostMeter(self._training_thread())  # what rates refer to
+            elif (reading := self._host.read(self._training_thread())) is not None:
                 self._newest, self._problem = reading, ""
         except Exception as error:
             self._problem = f"host {UNAVAILABLE}: {type(error).__name__}: {error}."
+
+    def _training_thread(self) -> int:
+        """Return the thread of the commonest events; 0 or less if none is known."""
+        sources = [source for _, source in self._sources.types()]
+        return max(sources, key=lambda source: source.number).thread if sources else 0
 
     def _read_devices(self, names: set[str]) -> None:
         if self._devices is None or self._devices.over:
