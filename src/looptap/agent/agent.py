@@ -351,7 +351,7 @@ keep_numbers = compiled(_keep_numbers)
 
 
 def purse_of(agent: Agent, event: str) -> OverheadBudget | None:
-    """Return what queries evaluated at ``event`` are paid from, if there are any."""
+    """Return the budget that pays for queries at ``event``, if there are any."""
     source = agent._types.get(event)
     return None if source is None else source.purse
 
@@ -380,7 +380,7 @@ def looks_next(agent: Agent, event: str) -> bool:
 
 
 def exposed_as(agent: Agent, name: str) -> Any:
-    """Return what ``agent`` exposes under ``name``, or None."""
+    """Return the object that ``agent`` exposes under ``name``, or None."""
     return agent._life.sources.exposed.get(name)
 
 

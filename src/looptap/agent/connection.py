@@ -54,7 +54,7 @@ class Connection(Protocol):
         """
 
     def undo(self) -> None:
-        """Undo what `open` has done or is about to do, after Ctrl-C."""
+        """Undo an `open`, also one in progress, after Ctrl-C."""
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
         """Send ``frame`` to ``peer``; return the result.
@@ -84,11 +84,11 @@ class Connection(Protocol):
         """Send pending values and stay open. Blocks up to ``timeout`` seconds."""
 
     def abandon(self) -> None:
-        """Become inert in a forked child, without touching what the parent owns."""
+        """Become inert in a forked child; leave the parent's sockets and files alone."""
 
 
 class Replaceable(Protocol):
-    """An agent, as far as the next one of its name has to know it."""
+    """The part of an agent that its successor of the same name needs."""
 
     def replaced(self) -> bool:
         """End the run for its successor; return False if it had ended already."""

@@ -217,7 +217,7 @@ class LifeCycle:
         log.warning("looptap: the agent has failed for good, the loop continues without it. %s", reason)
 
     def _forked(self) -> None:
-        """Become inert in a child, without touching what the parent process owns."""
+        """Become inert in a forked child; leave the parent's resources alone."""
         self._become_inert()
         self._parts.dispatcher.commands.job.after_fork()
         give_up_place(self)

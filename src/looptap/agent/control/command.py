@@ -1,4 +1,4 @@
-"""Commands: what clients want done once, in the loop, at an event of some type.
+"""Commands: actions that clients request once, at an event of the loop.
 
 A command is validated on the I/O thread and applied on the loop thread; its record is immutable and replaced as a
 whole, so that either thread reads one that is consistent. `claim` settles which thread decides its outcome.
@@ -104,14 +104,14 @@ class LoopCommand:
         raise NotImplementedError
 
     def apply(self, event: Event) -> CommandResult:
-        """Execute the command; what it raises becomes the outcome.
+        """Execute the command; an exception becomes its outcome.
 
         Loop thread, inside `emit`, whose torch state is preserved.
         """
         raise NotImplementedError
 
     def release(self) -> None:
-        """Release what only `apply` needs: a record outlives its command."""
+        """Release the resources of `apply`: the record outlives the command."""
 
     # ------------------------------------------------------------ the life of a command
 
@@ -138,7 +138,7 @@ class LoopCommand:
         self.note(on=self.job.own_name(wanted or (safe[0] if safe else self.job.default_event)))
 
     def check_ranks(self, trigger: Trigger, name: str) -> None:
-        """Raise ControlError if all ranks have to do what only this one is asked to."""
+        """Raise ControlError if the command must run on all ranks, not on this alone."""
         if trigger.together and not self.record.agreed and group() is not None:
             raise ControlError(
                 f"{name} is made by all ranks of this job together, and only this one was asked: ask all of them, "

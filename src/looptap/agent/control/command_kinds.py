@@ -258,7 +258,7 @@ class RunCode(LoopCommand):
 
 
 class RecordSteps(LoopCommand):
-    """A command that records steps of the loop; it ends with what was recorded."""
+    """A command that records steps of the loop; its result is the recording."""
 
     at_next: Callable[[str, EventCommand], None]
 
@@ -302,7 +302,7 @@ class RecordSteps(LoopCommand):
             self.job.recorder = None
 
     def _recorded(self, found: Any, problem: str) -> None:
-        """Report what was recorded. Thread of the recorder."""
+        """Report the recording. Thread of the recorder."""
         self._release()
         if problem:
             self.error, self.kind = problem, ControlError.__name__

@@ -51,7 +51,7 @@ class EventSchedule:
             return number
 
     def run(self, event: Event) -> FollowUp | None:
-        """Run what is due; run the rest at the next event. Loop thread."""
+        """Run the work that is due at this event; keep the rest. Loop thread."""
         actions = []
         while (scheduled := self._running or self._next(event._number)) is not None:
             if (then := scheduled.run(event)) is not None:

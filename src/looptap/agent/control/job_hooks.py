@@ -67,7 +67,7 @@ class JobHooks:
         return self.checkpoint
 
     def describe(self, path: str = "") -> ControlReport:
-        """Describe what can be set and done in this job, the attribute at ``path`` too."""
+        """Describe all controls and triggers of the job, and the attribute at ``path``."""
         triggers = {name: trigger.doc for name, trigger in self.triggers.items()}
         return ControlReport(
             controls=self.controls.describe(path), triggers=triggers, checkpoint=self.checkpoint is not None,
@@ -81,7 +81,7 @@ class JobHooks:
             recorder.abandon()
 
     def after_fork(self) -> None:
-        """End in a forked child what it has inherited of a recording."""
+        """End an inherited recording in a forked child."""
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
             recorder.after_fork()
@@ -101,12 +101,12 @@ class ExposedObservers:
         self._exposed = exposed
 
     def current(self) -> LoopObserver:
-        """Return one observer that passes calls on to all of now. Loop thread only."""
+        """Return an observer that calls all present ones. Loop thread only."""
         found = {id(one): one for one in list(self._exposed.values()) if issubclass(type(one), LoopObserver)}
         return _EachOf(tuple(found.values()))
 
     def facts_to_keep(self) -> dict[str, Any]:
-        """Return what they keep for later runs, by exposed name. Any thread."""
+        """Return the facts that observers keep for later runs, by name. Any thread."""
         found = {}
         for name, one in list(self._exposed.items()):
             if issubclass(type(one), LoopObserver):

@@ -40,7 +40,7 @@ class UnsafeQueries:
         self._log.settle(command, None, RUNNING)
 
     def look(self) -> None:
-        """Record the end of those that have ended."""
+        """Record the end of unsafe queries that have ended."""
         for query in [one for one in self._running if one.detached or one.state != "live"]:
             self._end(query, query.reason or "closed")
 

@@ -19,7 +19,7 @@ class Abandonable(Protocol):
     """An object that a forked child inherits and must not use."""
 
     def abandon(self) -> None:
-        """Become inert without touching what the parent owns."""
+        """Become inert; leave the parent's resources alone."""
 
 
 _links: weakref.WeakSet[Abandonable] = weakref.WeakSet()

@@ -269,7 +269,7 @@ def _resolve(host: str, port: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
 
 
 def address_of(bound: Bound) -> str:
-    """Return what to ask `bind` for to get the same endpoints again."""
+    """Return the argument with which `bind` opens the same endpoints again."""
     first, *others = bound.endpoints
     return f"{EVERYWHERE}{first.rpartition(':')[2]}" if others else first
 

@@ -37,7 +37,7 @@ class RequestHandler(Protocol):
         """Mark events whose numbers are to be kept; return when to call this again."""
 
     def on_alarm(self) -> None:
-        """Do what is due at `ServerThread.alarm`, and set the next one."""
+        """Do the work of `ServerThread.alarm`, and set the next one."""
 
     def linger(self, *, steady: bool = False) -> float:
         """Return the seconds for which values gather after a wakeup.
@@ -46,4 +46,4 @@ class RequestHandler(Protocol):
         """
 
     def goodbye(self) -> None:
-        """Send what is pending, then a goodbye."""
+        """Send pending values and replies, then a goodbye."""

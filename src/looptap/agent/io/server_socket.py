@@ -119,7 +119,7 @@ def _lends() -> bool:
 
 
 def stop_lending() -> None:
-    """Lend no frame again, and wait at no exit for what frees them."""
+    """Stop lending frames, and wait for none of them at exit."""
     lender = zmq.utils.garbage.gc
     if lender.is_alive():
         atexit.unregister(lender._atexit)

@@ -240,7 +240,7 @@ class ServerThread:
         )
 
     def _listen_again(self) -> None:
-        """Open what `let_go` left; on an error try again a heartbeat later."""
+        """Reopen the sockets after `let_go`; on an error try again a heartbeat later."""
         lost, self._lost = self._lost, ()
         try:
             require_headroom()

@@ -39,7 +39,7 @@ class MachineMonitor:
         self._reported_until = 0.0
 
     def update(self) -> None:
-        """Read what is asked for. Does not block, and never raises."""
+        """Take the requested readings. Does not block, and never raises."""
         asked, reported = self._asked(), time.monotonic() < self._reported_until
         values = self._sources.machine
         for name in set(values) - asked:

@@ -61,7 +61,7 @@ class Nvml:
         return [self._text("nvmlDeviceGetUUID", handle) for handle in self._handles]
 
     def read(self, index: int) -> DeviceReading:
-        """Read one device; what it does not report is None."""
+        """Read one device; None for each reading that it does not report."""
         handle = self._handles[index]
         busy, memory, degrees = _Utilization(), _Memory(), ctypes.c_uint()
         known = handle is not None

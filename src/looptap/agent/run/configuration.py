@@ -1,4 +1,4 @@
-"""`Configuration`: what this job was started with, for clients and its file."""
+"""`Configuration`: the settings and facts of this job, for clients and its file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Configuration:
                 store(msgspec.to_builtins(self.report()))
 
     def report(self) -> RunConfig:
-        """Return what is known so far."""
+        """Return the settings and facts known so far."""
         if not self._given and not self._facts.commit:
             self._facts = msgspec.structs.replace(self._facts, commit=_repository()[1])
         return msgspec.structs.replace(self._facts, versions=_versions(self._run), devices=_devices())

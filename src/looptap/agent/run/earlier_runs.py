@@ -1,4 +1,4 @@
-"""What exposed objects have kept in the files of earlier runs like this one."""
+"""Facts that exposed objects kept in the files of earlier runs like this one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EarlierRuns:
         self._run, self._file, self._settings = run, file, _compared(settings)
 
     def tell(self, observables: Mapping[str, Any]) -> None:
-        """Tell the observers among these what they kept, from a thread of its own."""
+        """Hand the observers their kept facts, from a thread of its own."""
         asked = {name: one for name, one in observables.items() if issubclass(type(one), LoopObserver)}
         if asked and self._settings and self._file is not None:
             read = threading.Thread(target=self._read, args=(asked,), name="looptap-earlier", daemon=True)
@@ -50,7 +50,7 @@ class EarlierRuns:
             log.warning("looptap: earlier runs are not used: %s: %s", type(error).__name__, error)
 
     def _facts(self) -> Iterator[dict[str, Any]]:
-        """Yield what was kept in each file, the newest first."""
+        """Yield the facts kept in each file, the newest first."""
         from looptap.store.reader import open as open_stored  # loads much, and few jobs need it
 
         assert self._file is not None

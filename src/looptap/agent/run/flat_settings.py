@@ -27,7 +27,7 @@ MAX_LISTED = 32
 
 
 class FlatSettings(NamedTuple):
-    """Settings by name, and what was left out."""
+    """Settings by name, and a note on those left out."""
 
     settings: dict[str, Any]
     note: str = ""

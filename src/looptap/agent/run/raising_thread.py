@@ -14,7 +14,7 @@ _POLL_INTERVAL_SECONDS = 0.005
 
 
 class RaisingThread:
-    """The thread that raises the events of ``sources``, if it is a single one."""
+    """The thread that raises the events of ``sources``, if there is only one."""
 
     def __init__(self, sources: EventSources) -> None:
         self._sources = sources

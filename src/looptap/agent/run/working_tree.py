@@ -55,7 +55,7 @@ def uncommitted(folder: Path) -> Diff:
 
 
 def _ask(folder: Path, *words: str) -> Diff:
-    """Return what git prints, and why it is incomplete. Raises nothing."""
+    """Return the output of git, and why it is incomplete. Raises nothing."""
     import subprocess  # on the thread that reads the settings, if there are any
 
     try:

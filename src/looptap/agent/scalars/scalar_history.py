@@ -79,7 +79,7 @@ class ScalarHistory:
         return min(pace, MAX_LOOK_INTERVAL_SECONDS)
 
     def _place_exposed(self) -> None:
-        """Keep what the job exposes at the type with the most events."""
+        """Record exposed numbers at the type with the most events."""
         assert self._looks is not None
         busiest = max(self._sources.counts().items(), key=lambda item: item[1], default=("", 0))[0]
         before = self._looks.exposed_on
@@ -217,7 +217,7 @@ def _arrived(look: Look) -> bool:
 
 
 def _numbers(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a look; what has not come from its device is left out."""
+    """Return the numbers of a look without those still on their way from a device."""
     numbers = {}
     for name, number in found.items():
         if type(number) is DeviceCopy:

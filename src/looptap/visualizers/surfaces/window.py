@@ -186,7 +186,7 @@ class ChartWindow:
     # ------------------------------------------------------------ drawing
 
     def turn(self) -> None:
-        """Show what is new; called by the timer."""
+        """Draw new values; called by the timer."""
         if self._gone():
             return
         self._turning = True

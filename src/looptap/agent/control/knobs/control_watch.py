@@ -1,4 +1,4 @@
-"""Watches whether a job keeps what a command has set.
+"""Watches whether a job keeps a value that a command has set.
 
 A script that writes its own learning rate at each step, or after each epoch, undoes a change without an error. So
 after a change the control is read again at a few events, and a value that no command has set becomes a warning in the
@@ -70,7 +70,7 @@ class _Watch:
         self._await(event)
 
     def after(self, command: object) -> None:
-        """End if another command than the watched one has changed the control."""
+        """End the watch if another command has changed the control."""
         change = self._change
         if change is None or change is command:
             return
@@ -125,7 +125,7 @@ class _Watch:
 
 
 def overwritten(now: Any, event: str, number: int) -> str:
-    """Return what to say of a change that the job's own code has undone.
+    """Return the warning for a change that the job's own code has undone.
 
     >>> overwritten(0.001, "batch", 13)
     "it did not last: the job's own code set it to 0.001 by batch 13, and may do so again"

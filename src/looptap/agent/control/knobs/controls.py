@@ -26,7 +26,7 @@ _FREE = Control(float)
 
 
 class BoundControl:
-    """A control with its getter, and its setter (value, what becomes of a schedule)."""
+    """A control with its getter and its setter (value, treatment of a schedule)."""
 
     def __init__(
         self, name: str, control: Control, get: Callable[[], Any], set: Callable[[Any, str], object],
@@ -74,7 +74,7 @@ class ControlChange(NamedTuple):
 
 
 class ControlChanges:
-    """Versions of the controls: how often commands changed each, and who did last."""
+    """Versions of the controls: how often commands changed each, and the last one."""
 
     def __init__(self) -> None:
         self._last: dict[str, ControlChange] = {}

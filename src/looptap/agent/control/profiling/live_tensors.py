@@ -141,7 +141,7 @@ def _in_sight() -> list[tuple[str, Any]]:
 
 
 def _name_states(name: str, optimizer: Any, found: dict[int, str]) -> None:
-    """Name what an optimizer keeps for each parameter, after that."""
+    """Name the state tensors of an optimizer after their parameters."""
     for parameter, kept in [*optimizer.state.items()]:
         if issubclass(type(kept), dict):
             of = found.get(id(parameter), "…")
@@ -150,7 +150,7 @@ def _name_states(name: str, optimizer: Any, found: dict[int, str]) -> None:
 
 
 def _inside(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a container or an object of the user's holds, with names."""
+    """Yield the items of a container, or the attributes of a user's object."""
     kind = type(thing)
     if issubclass(kind, dict):
         items = [*dict.items(thing)]

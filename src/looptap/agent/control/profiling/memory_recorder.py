@@ -195,7 +195,7 @@ def _median_step(times: list[float]) -> float:
 
 
 def _devices() -> list[DeviceMemory]:
-    """Return what torch holds of each CUDA device that this job uses."""
+    """Return torch's memory on each CUDA device that this job uses."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return []

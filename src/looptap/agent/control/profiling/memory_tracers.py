@@ -57,7 +57,7 @@ class PythonTracer:
 
     @staticmethod
     def lines(snapshot: Any) -> list[MemoryLine]:
-        """Return what each line holds."""
+        """Return the bytes that each line of code holds."""
         found: dict[tuple[str, int], tuple[int, int]] = {}
         for one in snapshot.statistics("traceback") if snapshot is not None else ():
             place = _own_line([(frame.filename, frame.lineno) for frame in reversed(one.traceback)])
@@ -102,7 +102,7 @@ class CudaTracer:
 
     @staticmethod
     def lines(snapshot: Any) -> list[MemoryLine]:
-        """Return what each line holds; blocks from before have none."""
+        """Return the bytes that each line holds; earlier blocks have no line."""
         found: dict[tuple[str, int], tuple[int, int]] = {}
         blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
         for block in blocks:

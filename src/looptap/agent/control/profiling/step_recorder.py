@@ -1,4 +1,4 @@
-"""`StepRecorder`: what records some steps of the loop, for one command at a time."""
+"""`StepRecorder`: records some steps of the loop, for one command at a time."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class StepRecorder(Protocol):
         """Stop, and leave nothing behind: the run ends. ``done`` is not called."""
 
     def after_fork(self) -> None:
-        """Stop in a forked child what it has inherited."""
+        """Stop an inherited recording in a forked child."""

@@ -22,10 +22,10 @@ class LiveCanvas(Protocol):
 
     @property
     def channel(self) -> FrameChannel:
-        """Which frame each of its pages has, and what to send next."""
+        """The frame that each page has acknowledged, and the next one to send."""
 
     def watched(self, now: float) -> bool:
-        """Return whether a page draws what is sent."""
+        """Return whether a page draws the frames."""
 
     def deaf(self, now: float) -> bool:
         """Return whether pages cannot be heard at present."""
@@ -71,7 +71,7 @@ class FrameChannel:
             self._asked(message)
 
     def watched(self, now: float, *, deaf: bool = False) -> bool:
-        """Return whether a page draws what is sent."""
+        """Return whether a page draws the frames."""
         with self._guard:
             return self._pages.there(self._number, now, deaf=deaf)
 
@@ -91,7 +91,7 @@ class FrameChannel:
         return self._full
 
     def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return what pages lack of ``frame``.
+        """Return the changes of ``frame`` that pages have not received.
 
         ``made`` is when its newest value came; ``blind`` asks for a short form, for pages that have not answered.
         """

@@ -56,7 +56,7 @@ class Canvas(anywidget.AnyWidget):
         self.channel.take(message)
 
     def watched(self, now: float) -> bool:
-        """Return whether a page draws what is sent."""
+        """Return whether a page draws the frames."""
         pulse.beat(now)
         return self.channel.watched(now, deaf=pulse.deaf(now))
 

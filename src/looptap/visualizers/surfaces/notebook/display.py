@@ -58,7 +58,7 @@ class PlotView:
         self.box.close()
 
     def step(self, now: float) -> float | None:
-        """Follow what was added and removed."""
+        """Follow added and removed charts."""
         if self.closed:
             return None
         self._arrange()

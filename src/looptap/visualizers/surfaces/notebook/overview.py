@@ -153,7 +153,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         return [table("Declared streams", titles, rows)]
 
     def _curves(self, declared: Sequence[Any]) -> list[Curve]:
-        """Return the curves of what events carry; a viewer has none."""
+        """Return the curves of the numbers in events; a viewer has none."""
         if self._viewer:
             return []
         scalars = self.run.scalars

@@ -55,7 +55,7 @@ class ControlRow:
         self.answers.layout.display = "" if self.knob.question else "none"
 
     def describe(self) -> None:
-        """Show the meaning, which changes with what an undo takes back."""
+        """Show the meaning; it names the change that an undo takes back."""
         if (text := _small(self.knob.meaning)) != self.meaning.value:
             self.meaning.value = text
 

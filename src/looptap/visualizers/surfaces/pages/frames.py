@@ -120,7 +120,7 @@ def _axis(axis: Axis | None) -> dict[str, Any] | None:
 
 
 class SentFrame:
-    """What the pages of a chart have; `update` returns what they lack."""
+    """The frame that a chart's pages have; `update` returns the changes."""
 
     def __init__(self) -> None:
         self._layout: dict[str, Any] | None = None

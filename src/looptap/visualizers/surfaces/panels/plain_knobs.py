@@ -33,7 +33,7 @@ def plain_knob(knob: Knob) -> dict[str, Any]:
 
 
 def kind_of(info: ControlInfo | None) -> str:
-    """Return what a page shows for a control.
+    """Return the kind of widget that a page shows for a control.
 
     >>> kind_of(None), kind_of(ControlInfo(name="factor", type="int", value=2, minimum=1, maximum=16))
     ('command', 'slider')
@@ -51,7 +51,7 @@ def kind_of(info: ControlInfo | None) -> str:
 
 
 def value_for(info: ControlInfo, value: Any) -> Any:
-    """Return what a page has sent in the control's type; the job checks it.
+    """Convert a value from a page to the control's type; the job checks it.
 
     >>> value_for(ControlInfo(name="factor", type="int"), 3.0), value_for(ControlInfo(name="lr", type="float"), 1)
     (3, 1.0)

@@ -94,7 +94,7 @@ class Knob:
 
     @property
     def meaning(self) -> str:
-        """The bounds and what it does, in a line."""
+        """The bounds and the meaning, in a line."""
         return " · ".join(filter(None, [bounds(self.info), self.doc]))
 
 

@@ -213,7 +213,7 @@ class SidePanel:
         return button
 
     def field(self, text: str, act: Callable[[str], object]) -> Any:
-        """Return a field to write into; Enter sends what it has."""
+        """Return a text field; Enter sends its text."""
         axes, theme = self.axes(), self.theme
         box = TextBox(axes, "", initial=text, color=theme.ground, hovercolor=theme.ground)
         box.text_disp.set(color=theme.ink, fontsize=SMALL_FONT_POINTS, **PLAIN)

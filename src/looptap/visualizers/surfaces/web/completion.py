@@ -35,7 +35,7 @@ def words_of(run: Any, on: str) -> list[dict[str, str]]:
 
 
 def observables(run: Any, on: str) -> dict[str, str]:
-    """Return the names that events of a type have, and what each is.
+    """Return the names that events of a type have, with descriptions.
 
     Those of the next event if one comes soon; else those that have a history.
     """

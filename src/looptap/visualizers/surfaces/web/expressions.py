@@ -42,7 +42,7 @@ class ReadableStream:
     fields: tuple[str, ...] = ()
 
     def names(self) -> dict[str, str]:
-        """Return what each name of an expression is in a query over its ``values``."""
+        """Translate each name of an expression for a query over its ``values``."""
         found = {field: f"v.{field}" for field in self.fields if field.isidentifier()}
         if not self.fields:
             found = {self.name: "v"} if self.name.isidentifier() else {}

@@ -1,4 +1,4 @@
-"""`PageAccess`: who may load the page, and from where.
+"""`PageAccess`: decides which requests may load the page.
 
 A browser sends requests for any site that is open in it, and a name may lead to loopback without belonging to us. So
 the host of each request has to be ours, no other site may have led to it, and the origin of a connection is the page
@@ -53,7 +53,7 @@ class PageAccess:
         return hmac.compare_digest(given.encode(), self.token.encode())
 
     def take_ticket(self, given: str) -> bool:
-        """Return whether ``given`` is the ticket, which is then no longer one."""
+        """Return whether ``given`` is the ticket, which is valid once."""
         taken = hmac.compare_digest(given.encode(), self.ticket.encode())
         if taken:
             self.ticket = secrets.token_urlsafe(_TOKEN_BYTES)

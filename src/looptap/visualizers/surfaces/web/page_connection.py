@@ -48,7 +48,7 @@ class Viewers:
         return self.connections[name]
 
     def work(self, act: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        """Run what may block on a thread of the pool."""
+        """Run blocking work on a thread of the pool."""
         return asyncio.get_running_loop().run_in_executor(self._pool, partial(act, *arguments))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -98,7 +98,7 @@ class GuardedHandler(RequestHandler):
     sites_may_lead_here = False
 
     def initialize(self, site: Site) -> None:
-        """Take what all requests share."""
+        """Take the state shared by all requests."""
         self.site = site
 
     def set_default_headers(self) -> None:
@@ -135,7 +135,7 @@ class GuardedHandler(RequestHandler):
 
 
 class NothingHandler(GuardedHandler):
-    """Answers what has no place here."""
+    """Answers requests for unknown paths."""
 
     def prepare(self) -> None:
         """Let the request in, and find nothing."""

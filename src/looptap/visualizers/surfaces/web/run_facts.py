@@ -147,7 +147,7 @@ class RunFacts:
         }  # fmt: skip
 
     def _first(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a page opens with: declared streams, then curves of scalars."""
+        """Return the first charts of a page: declared streams, then scalars."""
         streams = [one for one in self._run.streams if one.name != COMMANDS_STREAM]
         curves = first_curves(shown_scalars(self._run), streams)
         return {
@@ -158,7 +158,7 @@ class RunFacts:
         }
 
     def _started(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the run was started with, if that is shown."""
+        """Return the settings of the run, if they are shown."""
         return config_facts(self._config.read())
 
     def _gradient(self, facts: Mapping[str, Any]) -> dict[str, Any]:

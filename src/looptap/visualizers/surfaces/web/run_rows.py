@@ -23,7 +23,7 @@ _OVER = ("ended", "failed")
 
 
 class RunRows:
-    """Reads runs of a shelf for tables; pages share what was read."""
+    """Reads runs of a shelf for tables; pages share the results."""
 
     def __init__(self, shelf: RunShelf) -> None:
         self._shelf = shelf
@@ -43,7 +43,7 @@ class RunRows:
         return RunTable(rows, {}), without
 
     def keys_of(self, table: Iterable[ComparedRun]) -> list[str]:
-        """Return what the page calls each run of a table."""
+        """Return the page's key of each run of a table."""
         names = {id(row): key for key, (_, row) in self._rows.items()}
         return [names.get(id(row), row.id) for row in table]
 

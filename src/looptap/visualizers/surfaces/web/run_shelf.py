@@ -22,7 +22,7 @@ Shared = TypeVar("Shared")
 
 @dataclass(frozen=True)
 class ShelfEntry:
-    """A run that a page may open: what is known without opening it."""
+    """A run that a page may open, with the facts known without opening it."""
 
     key: str
     """What the page calls it: its id, or the name of its file."""
@@ -99,11 +99,11 @@ class SharedPool(Generic[Shared]):
 
 
 class UnknownRun(LooptapError):
-    """A page has named a run that is not among those that it shows."""
+    """A page has named a run that it does not show."""
 
 
 class RunShelf:
-    """The runs found by ``look``; those that are open are shared by all viewers.
+    """The runs found by ``look``; all viewers share the open ones.
 
     So are their streams and their facts: a query that ten viewers look at is one query in the job. Without ``operate``
     the runs are as viewers of a share see them, with ``config`` their settings too, with ``own`` as their owner does.
@@ -160,7 +160,7 @@ class RunShelf:
 
 
 def is_live(run: Any) -> bool:
-    """Return whether a run is one to attach to, not a file."""
+    """Return whether a run is live, rather than a file."""
     return isinstance(run, Run | ExportedRun)
 
 

@@ -1,4 +1,4 @@
-"""What a page may draw: streams by name, arithmetic over one, queries of the job."""
+"""Streams that a page draws: by name, by arithmetic over one, or by a query."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPERATOR = "operator"
 
 @dataclass(frozen=True)
 class StreamRequest:
-    """A text that was typed into a page, and what a query is evaluated over."""
+    """A text typed into a page, and the stream or events that it is about."""
 
     text: str
     on: str = ""
@@ -85,7 +85,7 @@ def window_of(text: str) -> Window | None:
 
 
 def readable(run: Any) -> dict[str, tuple[str, ...]]:
-    """Return what can be read by name, with fields: streams; of a file, scalars too."""
+    """Return readable streams by name with their fields; of a file, scalars too."""
     found = {one.name: tuple(one.fields or ()) for one in run.streams}
     return found if is_live(run) else {one.name: () for one in run.scalars} | found
 

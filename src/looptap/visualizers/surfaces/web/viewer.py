@@ -49,7 +49,7 @@ class PageCanvas:
         self.channel = FrameChannel(asked, coarse_start=True)
 
     def watched(self, now: float) -> bool:
-        """Return whether the page draws what is sent."""
+        """Return whether the page draws the frames."""
         return self._link.connected and self.channel.watched(now)
 
     def deaf(self, now: float) -> bool:
@@ -82,7 +82,7 @@ class ShownChart:
 
 
 class Viewer:
-    """What one page looks at, until `close`."""
+    """The runs and charts that one page shows, until `close`."""
 
     def __init__(self, shelf: RunShelf, rows: RunRows, link: ViewerLink) -> None:
         self.link = link
@@ -181,7 +181,7 @@ class Viewer:
     def _streams(
         self, runs: Sequence[str], request: StreamRequest, shown: ShownChart, *, typed: bool
     ) -> tuple[list[Stream], dict[str, str]]:
-        """Return a stream of each run that has one, and why others have none.
+        """Return a stream for each run, and a reason for each run without one.
 
         For what was ``typed`` just now a first error is an answer; elsewhere the chart says it.
         """

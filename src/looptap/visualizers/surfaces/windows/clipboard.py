@@ -6,7 +6,7 @@ from typing import Any
 
 
 def copied(canvas: Any, text: str) -> str:
-    """Put a text on the clipboard; return what to report: the text, too."""
+    """Put a text on the clipboard; return a report with the text."""
     if hasattr(canvas, "get_tk_widget"):
         widget = canvas.get_tk_widget()
         widget.clipboard_clear()

@@ -1,4 +1,4 @@
-"""`WindowPainter`: draws what moves over a saved picture of all the rest."""
+"""`WindowPainter`: draws moving marks over a saved picture of the rest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WindowPainter:
         self._background = None
 
     def animate(self, animated: bool) -> None:
-        """Exclude what moves from full draws."""
+        """Exclude the moving marks from full draws."""
         for artist in self._artists():
             artist.set_animated(animated)
 
@@ -56,7 +56,7 @@ class WindowPainter:
         self.canvas.blit(self.figure.bbox)
 
     def drawn(self) -> None:
-        """Keep the background that was just drawn, and draw what moves over it."""
+        """Keep the background just drawn, and draw the moving marks over it."""
         if self._saving:
             return
         if self.canvas.supports_blit:
@@ -78,7 +78,7 @@ class WindowPainter:
         return ""
 
     def _draw_artists(self) -> None:
-        """Draw what moves; draw a legend once, then copy it: it is slower than all lines."""
+        """Draw the moving marks; draw a legend once, then copy it: legends are slow."""
         for artist in self._artists():
             if artist in self._stamps:
                 self.canvas.restore_region(self._stamps[artist])
@@ -88,7 +88,7 @@ class WindowPainter:
                 self._stamps[artist] = self.canvas.copy_from_bbox(artist.get_window_extent())
 
     def _print_whole(self, *args: Any, **how: Any) -> Any:
-        """Print the figure with what moves; also called by the toolbar's save button."""
+        """Print the figure with its moving marks; the toolbar's save button calls it too."""
         self._saving = True
         self.animate(False)
         try:

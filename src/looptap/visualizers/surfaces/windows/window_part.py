@@ -59,7 +59,7 @@ class WindowPart:
         return [(label, label.get_text(), label.get_position()) for label in labels]
 
     def update(self, order: str = "") -> str:
-        """Read and set what is new; return what has to be redrawn, "" for nothing.
+        """Take new values over; return the part to be redrawn, "" for nothing.
 
         ``order`` is one of `ORDERS`, for the names.
         """

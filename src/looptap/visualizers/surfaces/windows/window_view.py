@@ -40,7 +40,7 @@ class WindowView:
         ]
 
     def pressed(self, key: str | None) -> bool:
-        """Do what a key means; return whether it means something."""
+        """Run the action of a key; return whether it has one."""
         keys: dict[str | None, Callable[[], object]] = {
             "l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x, "v": self.turn,
             "n": self.next_order, "d": self.save_table, "g": self.save_drawing, "y": self.copy_queries,
