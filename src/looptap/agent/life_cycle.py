@@ -103,6 +103,9 @@ class LifeCycle:
         if os.getpid() != self._pid:
             return
         sources = self.sources
+        # In this order: the last events still reach their queries; from then on `emit` finds nothing, so no event comes
+        # between the ends of two groups; a pause or a recording would keep the loop; windows close before clients hear
+        # goodbye, since their last values travel with it.
         try:
             try:
                 self._raise_last_events()
@@ -193,6 +196,9 @@ class LifeCycle:
             self._sigterm.remove()
 
     def _shut_down(self, sources: EventSources, reason: str) -> None:
+        # The I/O thread says goodbye, and is over, before the files of the run go: until then a client that finds them
+        # can still attach and is told why the run ends. The run's own file closes after its last values have come from
+        # there; only then is the end noted, with the path of a file that is complete.
         parts, connection = self._parts, self._parts.connection
         parts.dispatcher.end_reason = reason
         connection.stop(EXIT_SECONDS)
