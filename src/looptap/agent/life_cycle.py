@@ -197,7 +197,7 @@ class LifeCycle:
 
     def _shut_down(self, sources: EventSources, reason: str) -> None:
         # The I/O thread says goodbye, and is over, before the files of the run go: until then a client that finds them
-        # can still attach and is told why the run ends. The run's own file closes after its last values have come from
+        # can still attach, and learns why the run ends. The run's own file closes after its last values have come from
         # there; only then is the end noted, with the path of a file that is complete.
         parts, connection = self._parts, self._parts.connection
         parts.dispatcher.end_reason = reason

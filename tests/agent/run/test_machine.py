@@ -22,7 +22,7 @@ from looptap.agent.machine.host import ThreadTimes, from_proc, from_psutil, thre
 from looptap.agent.machine.nvml import LIBRARY, NoDevices, Nvml
 from looptap.cli.top.model import measured
 from looptap.cli.top.views import vitals
-from looptap.client.machine import described
+from looptap.client.machine import machine_lines
 from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport, ThreadReading
 from looptap.testing import pair, parts_of
 
@@ -108,7 +108,7 @@ def test_the_time_of_the_training_thread_is_what_it_computed_waited_and_slept(ru
     reading = soon(lambda: asked.latest)
     assert reading.computed > 0
     assert reading.computed + reading.waited + reading.slept == pytest.approx(100, abs=1)
-    assert "loop: computes" in described(MachineReport(host=HostReading(thread=ThreadReading(
+    assert "loop: computes" in machine_lines(MachineReport(host=HostReading(thread=ThreadReading(
         computed=reading.computed, waited=reading.waited, slept=reading.slept
     )), devices=[]))[-1]  # fmt: skip
 
@@ -213,11 +213,11 @@ def test_the_words_of_a_machine():
         ),
         DeviceReading(index=4, name="H200"),
     ]
-    assert described(MachineReport(host=HostReading(memory=5, memory_total=1_000), devices=gpus)) == [
+    assert machine_lines(MachineReport(host=HostReading(memory=5, memory_total=1_000), devices=gpus)) == [
         "device 3: 93%, 41.2 of 80 GB, 64 °C", "device 4: not reported", "host: 0.005 of 1 kB",
     ]  # fmt: skip
     hostile = HostReading(cpu=math.inf, memory=1 << 62, memory_total=1, disk_read=math.nan)
-    assert len(described(MachineReport(host=hostile, devices=gpus[1:] * 1000))) == 18
+    assert len(machine_lines(MachineReport(host=hostile, devices=gpus[1:] * 1000))) == 18
 
 
 # ---------------------------------------------------------------- devices, without a driver

@@ -49,9 +49,8 @@ class MachineMonitor:
             if "host" in asked and self._problem:
                 values["host"] = self._problem
             elif "host" in asked and self._newest is not None:
-                thread = self._newest.thread
-                host = _as_host(*astuple(self._newest))
-                values["host"] = host._replace(thread=None if thread is None else _as_thread(*astuple(thread)))
+                *host, thread = astuple(self._newest)
+                values["host"] = _as_host._make([*host, None if thread is None else _as_thread._make(astuple(thread))])
         else:
             self._host = self._newest = None
         names = asked & {"device", "devices"}
