@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from looptap.agent.agent import Agent, agent_of, parts_of
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher

@@ -401,7 +401,7 @@ def test_the_history_of_each_module_is_found_past_its_move():
         pytest.skip("not a git checkout")
     if int(log.stdout) < 10:
         pytest.skip("a shallow checkout")
-    path = modules()["looptap.agent.handoff.value_queue"]
+    path = modules()["looptap.agent.handoff.value_ring"]
     command = ["git", "log", "--follow", "--name-only", "--format=", "--", str(path)]
     names = set(subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.split())
     assert "agent/outbox.py" in names

@@ -37,7 +37,7 @@ TESTS = {
     "agent/control/command_log.py": "test_command_log.py test_controls.py test_cancelling.py test_rank_consensus.py",
     "agent/server/exporter.py": "test_exporter.py test_delivery.py test_back_off.py test_queries.py "
     "test_declared_streams.py",
-    "agent/handoff/value_queue.py": "test_delivery.py test_queries.py test_declared_streams.py test_stream.py",
+    "agent/handoff/value_ring.py": "test_delivery.py test_queries.py test_declared_streams.py test_stream.py",
     "agent/handoff/history.py": "test_declared_streams.py test_hand_over.py",
     "agent/server/access_grants.py": "test_sharing.py",
     "agent/io/authenticator.py": "test_wire_access.py test_sharing.py",

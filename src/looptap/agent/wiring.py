@@ -12,7 +12,7 @@ import msgspec
 
 from looptap.agent.connection import Connection, why_not
 from looptap.agent.handoff.scalar_looks import ScalarLooks
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.null_sources import NullEventSources

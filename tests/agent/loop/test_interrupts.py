@@ -19,7 +19,7 @@ from looptap.agent.agent import Agent
 from looptap.agent.control.event_schedule import EventSchedule
 from looptap.agent.control.knobs.control_watch import WATCHED_EVENTS_COUNT
 from looptap.agent.control.replay import replay
-from looptap.agent.handoff.value_queue import ValueQueue
+from looptap.agent.handoff.value_ring import ValueQueue
 from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.protocol import messages as m

@@ -18,7 +18,7 @@ import looptap
 from looptap.agent.agent import Agent
 from looptap.agent.handoff.history import ITEM_OVERHEAD_BYTES, MIN_BLOCK_VALUES, Cursor, History, block_bytes
 from looptap.agent.handoff.value_batch import ValueBlock
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached

@@ -10,7 +10,7 @@ import pytest
 from waiting import soon
 
 import looptap
-from looptap.agent.handoff.value_queue import RESERVATION_BYTES, QueueSet, ValueQueue
+from looptap.agent.handoff.value_ring import RESERVATION_BYTES, QueueSet, ValueQueue
 from looptap.testing import pair, parts_of
 
 MANY = looptap.Limits(streams=2000, streams_per_client=2000, clients=64)

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from memory_wire import Wire
 
-from looptap.agent.handoff.value_queue import ValueQueue
+from looptap.agent.handoff.value_ring import ValueQueue
 from looptap.agent.server import exporter as exporter_module
 from looptap.agent.server import subscription as subscription_module
 from looptap.agent.server.exporter import LARGE_VALUE_BYTES, MAX_BATCH_VALUES, MAX_IN_FLIGHT_BYTES, TYPICAL_BATCH_VALUES

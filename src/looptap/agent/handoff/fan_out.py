@@ -11,7 +11,7 @@ import sys
 from collections import deque
 
 from looptap.agent.handoff.value_batch import ValueBatch
-from looptap.agent.handoff.value_queue import MAX_FREE_SHARE_PER_QUEUE, QueueSet, ValueQueue, ValueSource
+from looptap.agent.handoff.value_ring import MAX_FREE_SHARE_PER_QUEUE, QueueSet, ValueQueue, ValueSource
 
 
 class _HeldBatch:

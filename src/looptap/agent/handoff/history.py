@@ -16,7 +16,7 @@ from itertools import accumulate, chain, repeat
 from typing import Any
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, ValueBlock, leading
-from looptap.agent.handoff.value_queue import Inbox, QueueSet
+from looptap.agent.handoff.value_ring import Inbox, QueueSet
 from looptap.streams.columns.value_columns import as_columns
 
 ITEM_OVERHEAD_BYTES = 192

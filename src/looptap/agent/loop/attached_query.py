@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
-from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.handoff.value_ring import ValueSink
 from looptap.agent.loop.batch_evaluation import BatchEvaluation
 from looptap.agent.loop.overhead_budget import Account
 from looptap.streams.errors import LooptapError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from looptap.agent.handoff.value_batch import Item, bytes_each
-from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.handoff.value_ring import ValueSink
 from looptap.agent.loop.columns.event_batch import MISSED, EventBatch, EventOccurrence
 from looptap.agent.loop.overhead_budget import Account
 from looptap.agent.loop.query_status import QueryStatus

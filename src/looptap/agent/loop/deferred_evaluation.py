@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from looptap.agent.handoff.value_queue import QueueSet
+    from looptap.agent.handoff.value_ring import QueueSet
 
 MAX_PENDING_EVENTS = 1024
 """Events of one type that the training thread leaves to the I/O thread; beyond, it evaluates them itself."""

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from looptap.agent.handoff.value_batch import FlaggedValue, Item
-from looptap.agent.handoff.value_queue import Inbox, ValueSink
+from looptap.agent.handoff.value_ring import Inbox, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS

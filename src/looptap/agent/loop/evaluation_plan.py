@@ -9,7 +9,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH

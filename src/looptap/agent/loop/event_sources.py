@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from looptap.agent.handoff.scalar_looks import ScalarLooks
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator

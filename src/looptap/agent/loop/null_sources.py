@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.event_sources import EventSource, EventSources
 

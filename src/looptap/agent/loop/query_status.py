@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, thread_time
 from typing import Any, Protocol, TypeAlias
 
-from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.handoff.value_ring import ValueSink
 from looptap.agent.loop.hooks.query_hooks import QueryHooks
 from looptap.agent.loop.overhead_budget import LIMITED_SECONDS, LONGEST_RETRY_SECONDS, RETRY_SECONDS, Account, percent
 from looptap.streams.columns.evaluation import ColumnForm

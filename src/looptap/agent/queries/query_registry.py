@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.handoff.value_batch import Item
-from looptap.agent.handoff.value_queue import ValueQueue, ValueSink
+from looptap.agent.handoff.value_ring import ValueQueue, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.calls.call_events import CallEvents
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery

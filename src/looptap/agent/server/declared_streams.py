@@ -18,7 +18,7 @@ import msgspec
 
 from looptap.agent.control.command_log import MAX_RECORDS
 from looptap.agent.handoff.history import History, HistoryBuffer
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.loop.event_sources import EventSources

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from looptap.agent.handoff.value_queue import QueueSet, ValueSink, ValueSource
+from looptap.agent.handoff.value_ring import QueueSet, ValueSink, ValueSource
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.queries.query_registry import QueryRegistry

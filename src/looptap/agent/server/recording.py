@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from looptap.agent.handoff.history import Cursor
-from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.handoff.value_ring import ValueSink
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.scalars.scalar_table import ScalarTable

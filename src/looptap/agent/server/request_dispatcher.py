@@ -15,7 +15,7 @@ import msgspec
 
 from looptap.agent.control.command import LoopCommand
 from looptap.agent.control.command_handlers import CommandService
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.loop.event_sources import EventSources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from looptap.agent.control.pause import Pause
-from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.run.resume_lineage import RunHistory

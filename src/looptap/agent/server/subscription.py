@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from looptap.agent.handoff.value_batch import FlaggedValue, Item, ValueBatch
-from looptap.agent.handoff.value_queue import ValueSink, ValueSource
+from looptap.agent.handoff.value_ring import ValueSink, ValueSource
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
 from looptap.agent.queries.shared_queries import SharedQuery

@@ -13,7 +13,7 @@ import msgspec
 from looptap.agent.control.unsafe_queries import UnsafeQueries
 from looptap.agent.handoff.fan_out import ChainedSource, FanOut
 from looptap.agent.handoff.history import Cursor
-from looptap.agent.handoff.value_queue import QueueSet, ValueQueue
+from looptap.agent.handoff.value_ring import QueueSet, ValueQueue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.code_loading import code_of
