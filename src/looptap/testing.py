@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from looptap.agent.agent import Agent, agent_of, parts_of
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.value_ring import RingSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher
@@ -91,9 +91,9 @@ class Pair(_AgentAndRun):
     _connection: MemoryConnection
 
     @property
-    def queues(self) -> QueueSet:
-        """The queues between loop and client; see `QueueSet.pending_bytes`."""
-        return self.parts.queues
+    def queues(self) -> RingSet:
+        """The values between loop and client; see `RingSet.pending_bytes`."""
+        return self.parts.dispatcher.outbox
 
     @property
     def parts(self) -> Components:
@@ -199,7 +199,7 @@ class MemoryConnection:
             idle = 0 if dispatcher.exporter.sent_bytes != sent else idle + 1
             sent = dispatcher.exporter.sent_bytes
             if idle == _MAX_IDLE_FLUSHES:  # the next value wakes it once more
-                dispatcher.queues.wakeup_pending = False
+                dispatcher.ready_set.wakeup_pending = False
                 break
         return self._frames - frames
 

@@ -244,7 +244,7 @@ def test_a_lost_link_costs_a_declared_stream_only_values_beyond_its_history(dire
             soon(lambda before=before: whole.arrived > before + 50)
         job.rest()
         parts_of(job.agent).sources.drain()
-        count = parts_of(job.agent).dispatcher.declared_streams.by_name["all"].buffer.number
+        count = parts_of(job.agent).dispatcher.declared_streams.by_name["all"].ring.number
         soon(
             lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number,
             detail=lambda: (count, run.state, run.losses, run.reason, whole, little, job.agent.stats()),

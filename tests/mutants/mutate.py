@@ -1,6 +1,6 @@
 """Mutation tests: a module gets one of many small faults; its tests must fail.
 
-`make mutants`, or `make mutants MODULES="agent/handoff/history.py store/writer.py"`. Everything happens on copies of
+`make mutants`, or `make mutants MODULES="agent/handoff/value_ring.py store/writer.py"`. Everything happens on copies of
 the tree in a temporary directory. Of each module up to ``--most`` faults are tried, the same ones each time; those that
 no test notices are listed, with their line. `allowed.txt` names those that make no observable difference.
 """
@@ -37,8 +37,8 @@ TESTS = {
     "agent/control/command_log.py": "test_command_log.py test_controls.py test_cancelling.py test_rank_consensus.py",
     "agent/server/exporter.py": "test_exporter.py test_delivery.py test_back_off.py test_queries.py "
     "test_declared_streams.py",
-    "agent/handoff/value_ring.py": "test_delivery.py test_queries.py test_declared_streams.py test_stream.py",
-    "agent/handoff/history.py": "test_declared_streams.py test_hand_over.py",
+    "agent/handoff/value_ring.py": "test_delivery.py test_queries.py test_declared_streams.py test_stream.py "
+    "test_hand_over.py",
     "agent/server/access_grants.py": "test_sharing.py",
     "agent/io/authenticator.py": "test_wire_access.py test_sharing.py",
     "client/ranks/window_assembler.py": "test_window_assembler.py test_merging.py",
@@ -313,7 +313,7 @@ def tried(module: str, most: int) -> list[Fault]:
 def main() -> int:
     """Try the faults and print those that no test noticed; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("modules", nargs="*", help="such as agent/handoff/history.py; by default all")
+    parser.add_argument("modules", nargs="*", help="such as agent/handoff/value_ring.py; by default all")
     parser.add_argument("--most", type=int, default=40, help="faults of a module")
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no more faults are tried")

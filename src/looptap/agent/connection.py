@@ -192,7 +192,7 @@ class ServerConnection:
         dispatcher, deadline = self._dispatcher, time.monotonic() + timeout
         if dispatcher is None:
             return
-        while dispatcher.queues.pending_bytes() and time.monotonic() < deadline:
+        while dispatcher.outbox.pending_bytes() and time.monotonic() < deadline:
             self.flush_now()
             time.sleep(_DRAIN_POLL_SECONDS)
         if self._open and not dispatcher.heartbeat.confirmed():

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from looptap.agent.connection import Connection, why_not
+from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.handoff.scalar_looks import ScalarLooks
-from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.null_sources import NullEventSources
@@ -42,7 +42,7 @@ class Components(msgspec.Struct, frozen=True):
     limits: Limits
     run: RunInfo
     connection: Connection
-    queues: QueueSet
+    ready_set: ReadySet
     sources: EventSources
     recorder: RunRecorder | None
     configuration: Configuration
@@ -82,7 +82,7 @@ def build(
     name, groups, limits = checked_name(name), checked_groups(groups), limits or Limits()
     run = run_info(name)
     connection = connect(run, limits)
-    queues = QueueSet(limits.outbox_bytes, connection.wake, connection.flush_now)
+    ready_set = ReadySet(connection.wake, connection.flush_now)
     recorder: RunRecorder | None = None
     sources: EventSources = NullEventSources()
     if enabled and (ranks is None or run.rank in ranks):
@@ -91,18 +91,18 @@ def build(
         try:
             recorder = record(run)
             looks = ScalarLooks() if history else None
-            sources = EventSources(groups, {}, run.rank, DeferredEvaluator(queues), clock, looks)
+            sources = EventSources(groups, {}, run.rank, DeferredEvaluator(ready_set), clock, looks)
         except Exception as error:
             warn_inert(error, strict)
     configuration = Configuration(run, None if isinstance(sources, NullEventSources) else config)
     earlier_runs = EarlierRuns(run, None if recorder is None else recorder.writer.path, configuration.settings)
     dispatcher = RequestDispatcher(
-        run, sources=sources, groups=groups, limits=limits, queues=queues, budget=OverheadBudget(budget),
+        run, sources=sources, groups=groups, limits=limits, ready_set=ready_set, budget=OverheadBudget(budget),
         recorder=recorder, configuration=configuration, send=connection.send, link=lambda: connection.link,
     )  # fmt: skip
     raising = RUNS_HERE[run.id] = RaisingThread(sources)
     return Components(
-        name, groups, limits, run, connection, queues, sources, recorder, configuration, earlier_runs, dispatcher,
+        name, groups, limits, run, connection, ready_set, sources, recorder, configuration, earlier_runs, dispatcher,
         raising,
     )  # fmt: skip
 

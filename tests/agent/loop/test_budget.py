@@ -454,7 +454,7 @@ def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
     agent, run = limited
     first, second = (run.stream(query, on="batch", unsafe=True) for query in ("slow(0) or step", "slow(0) or step + 1"))
     agent.emit("batch", step=0)
-    post, sent = parts_of(agent).dispatcher.queues, []
+    post, sent = parts_of(agent).dispatcher.ready_set, []
     queries = [served.query for served in parts_of(agent).dispatcher.exporter.streams]
     before = [query.seconds for query in queries]
     ring = post.wake_gathering

@@ -19,7 +19,7 @@ from looptap.agent.agent import Agent
 from looptap.agent.control.event_schedule import EventSchedule
 from looptap.agent.control.knobs.control_watch import WATCHED_EVENTS_COUNT
 from looptap.agent.control.replay import replay
-from looptap.agent.handoff.value_ring import ValueQueue
+from looptap.agent.handoff.value_ring import Cursor
 from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.protocol import messages as m
@@ -93,11 +93,7 @@ class Job:
     def whole(self) -> None:
         """Check that no lock is taken."""
         sources = parts_of(self.agent).sources
-        for lock in (
-            sources.lock,
-            sources.evaluator.turn.lock,
-            parts_of(self.agent).dispatcher.declared_streams.history.lock,
-        ):
+        for lock in (sources.lock, sources.evaluator.turn.lock):
             assert not lock._is_owned()
         assert not sources.evaluator.turn.thread
 
@@ -394,9 +390,10 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
         service = parts_of(job.agent).dispatcher
-        queue = ValueQueue(service.queues, 1000)
+        ring = service.outbox.open()
+        reader = Cursor(ring)
         attach = m.Attach(1, 1, m.Code(SUM), "batch", window, align=m.VALUES)
-        query = service.queries.attached(attach, queue)
+        query = service.queries.attached(attach, ring)
         service.queries.install(query)
         for _ in range(BEFORE):
             job.emit()
@@ -405,7 +402,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         for _ in range(AFTER):
             job.emit()
         job.emit("epoch")
-        columns = queue.peek(1000, 10**9)
+        columns = reader.peek(1000, 10**9)
         values = [] if columns is None else [(v.window, v.value, v.flags) for v in columns.values]
         windows = [window for window, _, _ in values]
         assert windows == sorted(set(windows)), windows

@@ -76,7 +76,7 @@ def test_more_clients_attach_and_each_has_streams_of_its_own():
 def test_the_parts_of_an_agent_are_those_that_it_works_with():
     job = pair(store=None)
     assert job.parts is parts_of(job.agent)
-    assert job.parts.queues is job.queues
+    assert job.parts.dispatcher.outbox is job.queues
     job.agent.emit("batch")
     assert job.parts.sources.counts() == {"batch": 1}
     assert not job.parts.inert

@@ -16,9 +16,9 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.handoff.history import ITEM_OVERHEAD_BYTES, MIN_BLOCK_VALUES, Cursor, History, block_bytes
-from looptap.agent.handoff.value_batch import ValueBlock
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.ready_set import ReadySet
+from looptap.agent.handoff.value_batch import ITEM_OVERHEAD_BYTES, MIN_BATCH_VALUES, bytes_in
+from looptap.agent.handoff.value_ring import Cursor, RingSet
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached
@@ -55,17 +55,13 @@ def test_a_new_reader_of_a_full_history_has_no_gap_where_values_come_before_it_c
     for step in range(1, 251):
         agent.emit("batch", step=step, loss=0.5)
     reader = run.stream("loss")
-    retained = parts_of(agent).queues.retained
     for step in range(251, 331):
         agent.emit("batch", step=step, loss=0.5)
     job.deliver()
     assert (reader.gaps, reader.dropped) == ([], 0)
     assert [(r.number, r.value.step) for r in reader.records] == [(n, n) for n in range(151, 331)]
-    assert retained > parts_of(agent).queues.retained == 0  # while they were kept they counted
-    reader = run.stream("loss")
-    reader.close()
-    job.deliver()
-    assert parts_of(agent).queues.retained == 0
+    (info,) = run.streams
+    assert info.held == 100
 
 
 def test_a_declared_reduction_keeps_its_windows_and_its_partial_flags():
@@ -245,12 +241,13 @@ def test_readers_that_join_and_leave_at_any_moment_see_no_gap_and_no_duplicate(d
             assert (reader.dropped, reader.gaps) == (0, [])
 
 
+def history(limit=1 << 20, each=1 << 20, lag=0, wake=lambda: None, wake_now=lambda: None):
+    return RingSet(ReadySet(wake, wake_now), limit, each, lag)
+
+
 def held_by(ring):
-    """Return the bytes of what is in the slots of a ring, each block once."""
-    entries = {id(entry): entry for entry in ring.slots if entry is not None}.values()
-    blocks = [entry.values for entry in entries if isinstance(entry, ValueBlock)]
-    items = [entry for entry in entries if isinstance(entry, tuple)]
-    return sum(map(block_bytes, blocks)) + sum(item[4] + ITEM_OVERHEAD_BYTES for item in items)
+    """Return the bytes of what is in a ring."""
+    return bytes_in(ring.entries(0, 10**6)[1])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -258,20 +255,18 @@ def test_blocks_and_single_values_share_a_ring_whose_bytes_are_exact(seed):
     """Whatever comes, goes or is lost, a reader gets each value or counts it."""
     chance = random.Random(seed)
     each = chance.choice([20_000, 60_000, 1 << 20])
-    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 3 * each // 2, each)
-    rings = [history.open(chance.choice([30, 100, 700])) for _ in range(2)]
-    readers = [(Cursor(ring), []) for ring in rings for _ in range(2)]
+    rings = history(3 * each // 2, each, chance.choice([0, 100]))
+    kept = [rings.open(chance.choice([30, 100, 700])) for _ in range(2)]
+    readers = [(Cursor(ring), []) for ring in kept for _ in range(2)]
     for _ in range(300):
-        ring, what = chance.choice(rings), chance.randrange(8)
+        ring, what = chance.choice(kept), chance.randrange(8)
         first, count = ring.number + 1, chance.choice([1, 2, 15, 16, 40, 256])
         numbers = list(range(first, first + count))
         events, times = array("q", [3 * n for n in numbers]), array("d", numbers)
         if what == 0:
             ring.lose(chance.choice([1, 5, 50]))
         elif what == 1:
-            with history.lock:
-                if ring.held:
-                    ring.forget()
+            ring.give_up()
         elif what < 4:
             ring.put(3 * first, float(first), first, chance.choice([64, 5000]))
         elif what == 4:
@@ -280,27 +275,28 @@ def test_blocks_and_single_values_share_a_ring_whose_bytes_are_exact(seed):
             ring.put_all(events, times, [(n, "text", None) for n in numbers], 192)
         else:
             ring.put_all(events, times, as_columns([(n, n / 2) for n in numbers]), 128)
-        assert [ring.held for ring in rings] == [held_by(ring) for ring in rings]
-        assert sum(map(held_by, rings)) == history.held_bytes <= 3 * each // 2
-        assert max(ring.held for ring in rings) <= each
+        assert [ring.held for ring in kept] == [held_by(ring) for ring in kept]
+        assert sum(map(held_by, kept)) == rings.held <= 3 * each // 2
+        assert max(ring.held for ring in kept) <= each
         for reader, seen in readers:
             if chance.random() < 0.3 and (columns := reader.peek(chance.choice([1, 30, 300]), 100_000)) is not None:
-                for number, event, time, value in zip(*columns[:4], strict=True):
+                for number, event, time, value in zip(columns.numbers, *columns[1:4], strict=True):
                     assert (event, time) == (3 * number, number)
                     assert value in (number, (number, "text", None), (number, number / 2))
                 reader.take(columns)
                 seen += columns.numbers
     for reader, seen in readers:
-        while (columns := reader.peek(1000, 1 << 20)) is not None:
-            reader.take(columns)
-            seen += columns.numbers
+        while len(reader):
+            if (columns := reader.peek(1000, 1 << 20)) is not None:
+                reader.take(columns)
+                seen += columns.numbers
         assert seen == sorted(set(seen))
-        assert len(seen) + reader.dropped == reader.buffer.number
+        assert len(seen) + reader.dropped == reader.ring.number
 
 
 def test_an_overtaken_reader_learns_exactly_what_it_lost():
-    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
-    ring, chance = history.open(100), random.Random(1)
+    rings, chance = history(), random.Random(1)
+    ring = rings.open(100)
     readers = [(Cursor(ring), []) for _ in range(5)]
     for turn in range(400):
         for _ in range(chance.randrange(3)):
@@ -308,14 +304,14 @@ def test_an_overtaken_reader_learns_exactly_what_it_lost():
         if not chance.randrange(4):
             count = chance.randrange(1, 130)
             numbers = list(range(ring.number + 1, ring.number + 1 + count))
-            ring.put_all(numbers, [0.0] * count, numbers, 64)
+            ring.put_all(array("q", numbers), array("d", [0.0] * count), numbers, 64)
         for reader, seen in readers:
             if chance.random() < 0.1 and (columns := reader.peek(chance.randrange(1, 80), 10_000)) is not None:
                 assert tuple(columns.numbers) == tuple(columns.values)
                 reader.take(columns)
                 seen += columns.numbers
     assert len(ring) == 100
-    assert ring.held == history.held_bytes == held_by(ring)
+    assert ring.held == rings.held == held_by(ring)
     for reader, seen in readers:
         while (columns := reader.peek(1000, 1 << 20)) is not None:
             reader.take(columns)
@@ -325,59 +321,8 @@ def test_an_overtaken_reader_learns_exactly_what_it_lost():
         assert reader.dropped > 0
 
 
-class Raced(list):
-    """A ring's slots that are written to, again and again, in the midst of a read."""
-
-    def __init__(self, slots, write):
-        super().__init__(slots)
-        self.write = write
-
-    def __getitem__(self, place):
-        if isinstance(place, slice) and self.write is not None:
-            write, self.write = self.write, None
-            write()
-        return super().__getitem__(place)
-
-
-@pytest.mark.parametrize("more", [1, 5, 9, 10, 11, 25])
-@pytest.mark.parametrize("behind", [0, 3])
-def test_a_reader_overtaken_during_a_read_gets_no_value_under_a_wrong_number(more, behind):
-    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
-    ring = history.open(10)
-    for number in range(1, 11 + behind):
-        ring.put(number, 0.0, number, 64)
-
-    def write():
-        for _ in range(more):
-            ring.put(ring.number + 1, 0.0, ring.number + 1, 64)
-
-    reader, seen = Cursor(ring), []
-    ring.slots = Raced(ring.slots, write)
-    for _ in range(5):  # one that was overtaken by all that there was comes back with nothing
-        if (columns := reader.peek(10, 1 << 20)) is not None:
-            assert tuple(columns.numbers) == tuple(columns.values)
-            reader.take(columns)
-            seen += columns.numbers
-    assert seen == sorted(set(seen))
-    assert seen[-1] == ring.number == 10 + behind + more
-    assert len(seen) + reader.dropped == ring.number - behind
-
-
-@pytest.mark.parametrize("more", [3, 5, 7])
-def test_a_reader_overtaken_during_a_whole_read_gets_the_next_values_at_once(more):
-    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
-    ring = history.open(10)
-    for number in range(1, 11):
-        ring.put(number, 0.0, number, 64)
-    reader = Cursor(ring)
-    ring.slots = Raced(ring.slots, lambda: [ring.put(n, 0.0, n, 64) for n in range(11, 11 + more)])
-    assert reader.peek(3, 1 << 20).numbers == range(more + 1, min(more + 4, 11))
-    assert reader.dropped == more
-
-
 def test_a_reader_skips_and_counts_values_that_never_existed():
-    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
-    ring = history.open(100)
+    ring = history().open(100)
     reader, seen = Cursor(ring), []
     for number in (1, 2):
         ring.put(number, 0.0, number, 64)
@@ -392,48 +337,64 @@ def test_a_reader_skips_and_counts_values_that_never_existed():
 
 def test_without_readers_there_is_no_wakeup_and_only_the_first_value_hurries():
     woken, urgent = [], []
-    history = History(QueueSet(1 << 20, lambda: woken.append(1), lambda: urgent.append(1)), 1 << 20, 1 << 20)
-    ring = history.open(100)
+    rings = history(wake=lambda: woken.append(1), wake_now=lambda: urgent.append(1))
+    ring = rings.open(100)
     ring.put(1, 0.0, 1, 64)
-    ring.put_all([2, 3], [0.0, 0.0], [2, 3], 64)
+    ring.put_all(array("q", [2, 3]), array("d", [0.0, 0.0]), [2, 3], 64)
     ring.lose(2)
     assert (woken, urgent) == ([], [])
     Cursor(ring)
     ring.put(6, 0.0, 6, 64)
     assert (len(woken), urgent) == (1, [])
-    first = history.open(100)
+    first = rings.open(100)
     Cursor(first)
     first.put(1, 0.0, 1, 64)
     assert urgent == [1]
-    first.put_all([2, 3], [0.0, 0.0], [2, 3], 64)
+    first.put_all(array("q", [2, 3]), array("d", [0.0, 0.0]), [2, 3], 64)
     assert urgent == [1]
 
 
-def test_as_many_numbers_as_a_history_holds_are_one_block():
-    ring = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20).open(100)
-    ring.put_all(list(range(1, 101)), [0.0] * 100, [0.5] * 100, 64)
+def test_as_many_numbers_as_a_history_holds_are_one_batch():
+    ring = history().open(100)
+    ring.put_all(array("q", range(1, 101)), array("d", [0.0] * 100), [0.5] * 100, 64)
     assert ring.held == held_by(ring) < 100 * ITEM_OVERHEAD_BYTES
 
 
-def test_while_values_gather_they_are_announced_once_half_of_those_held_wait():
+def test_while_values_gather_they_are_announced_once_a_quarter_of_those_held_wait():
     woken = []
-    queues = QueueSet(1 << 20, lambda: woken.append(ring.number), lambda: None)
-    ring = History(queues, 1 << 20, 1 << 20).open(100)
+    rings = history(wake=lambda: woken.append(ring.number))
+    ring, post = rings.open(100), rings.ready
     Cursor(ring)
     for number in range(1, 101):
         ring.put(number, 0.0, number, 64)
     for _ in range(3):
-        assert queues.collect() == [ring]
-        queues.wakeup_pending, queues.patient = False, True
+        assert post.collect() == [ring]
+        post.wakeup_pending, post.patient = False, True
         first = ring.number + 1
         for number in range(first, first + 80):
             ring.put(number, 0.0, number, 64)
-        assert woken[-2:] == [first, first + 50]
+        assert woken[-2] == first
+        assert first < woken[-1] <= first + 25 + 12  # it is looked at now and then
+
+
+def test_a_reader_that_lags_keeps_what_it_has_yet_to_take_up_to_a_bound():
+    ring = history(lag=50).open(100)
+    reader = Cursor(ring)
+    for number in range(1, 151):
+        ring.put(number, 0.0, number, 64)
+    assert (len(ring), reader.dropped) == (100, 0)
+    assert reader.peek(1000, 1 << 20).numbers == range(1, 151)
+    for number in range(151, 301):
+        ring.put(number, 0.0, number, 64)
+    columns = reader.peek(1000, 1 << 20)
+    assert reader.dropped == columns.first - 1 >= 100
+    reader.take(columns)
+    assert columns.numbers[-1] == 300
+    assert ring.held == held_by(ring) == 100 * (64 + ITEM_OVERHEAD_BYTES)
 
 
 def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():
-    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
-    ring = history.open(50)
+    ring = history().open(50)
     reader, seen, over = Cursor(ring), [], threading.Event()
 
     def read():
@@ -474,22 +435,22 @@ def test_all_histories_together_stay_within_their_bounds():
 
 
 def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
-    history = History(QueueSet(0, lambda: None, lambda: None), 1 << 24, 1 << 24)
-    ring = history.open(10_000)
+    rings = history(1 << 24, 1 << 24)
+    ring = rings.open(10_000)
     tracemalloc.start()
     try:
         for step in range(20_000):
             ring.put(step, step + 0.5, step / 3, 64)
-        assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == 10_000 * (64 + ITEM_OVERHEAD_BYTES)
+        assert tracemalloc.get_traced_memory()[0] <= rings.held <= 11_024 * (64 + ITEM_OVERHEAD_BYTES)
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize("columns", [1, 3])
-@pytest.mark.parametrize("count", [MIN_BLOCK_VALUES, 100, 256])
+@pytest.mark.parametrize("count", [MIN_BATCH_VALUES, 100, 256])
 def test_a_history_of_columns_takes_no_more_memory_than_is_counted(columns, count):
-    history = History(QueueSet(0, lambda: None, lambda: None), 1 << 24, 1 << 24)
-    ring = history.open(10_000)
+    rings = history(1 << 24, 1 << 24)
+    ring = rings.open(10_000)
     tracemalloc.start()
     try:
         for first in range(0, 20_000, count):
@@ -497,8 +458,8 @@ def test_a_history_of_columns_takes_no_more_memory_than_is_counted(columns, coun
             values = [np.frombuffer(array("d", [n / 3 for n in numbers])) for _ in range(columns)]
             ring.put_all(array("q", numbers), array("d", numbers), ValueColumns(values, columns > 1), 64 * columns)
         del numbers, values
-        assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == held_by(ring)
-        assert history.held_bytes < 10_000 * (64 * columns + ITEM_OVERHEAD_BYTES) / 1.5
+        assert tracemalloc.get_traced_memory()[0] <= rings.held == held_by(ring)
+        assert rings.held < 10_000 * (64 * columns + ITEM_OVERHEAD_BYTES) / 1.5
     finally:
         tracemalloc.stop()
 
@@ -517,7 +478,7 @@ def test_without_readers_there_is_no_wakeup_and_with_one_there_is(directory):
             agent.emit("batch", step=step, loss=0.5)
             agent.log(lr=0.1)
         assert parts_of(agent).connection.link.wakes == wakes
-        assert not parts_of(agent).dispatcher.queues.wakeup_pending
+        assert not parts_of(agent).dispatcher.ready_set.wakeup_pending
         assert parts_of(agent).sources.unobserved.pending() < MAX_PENDING_EVENTS
         with looptap.attach("quiet") as run:
             streams = [run.stream(name) for name in ("later", "at once", "lr")]
@@ -538,7 +499,7 @@ def test_without_readers_there_is_no_wakeup_and_with_one_there_is(directory):
             for stream in streams:
                 stream.close()
             soon(lambda: not agent.stats()["readers"])
-            soon(lambda: parts_of(agent).dispatcher.queues.wakeup_pending is False)
+            soon(lambda: parts_of(agent).dispatcher.ready_set.wakeup_pending is False)
             wakes = parts_of(agent).connection.link.wakes
             for step in range(1000):
                 agent.emit("batch", step=step, loss=0.5)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from array import array
 
 import pytest
+from interrupts import interrupted
 from waiting import soon
 
 import looptap
-from looptap.agent.handoff.value_ring import RESERVATION_BYTES, QueueSet, ValueQueue
+from looptap.agent.handoff.ready_set import ReadySet
+from looptap.agent.handoff.value_batch import bytes_in
+from looptap.agent.handoff.value_ring import Cursor, RingSet
 from looptap.testing import pair, parts_of
 
 MANY = looptap.Limits(streams=2000, streams_per_client=2000, clients=64)
@@ -143,59 +147,166 @@ def interrupts(work):
         yield at
 
 
+def outbox(limit=1 << 20, lag=1000, wake=lambda: None, wake_now=lambda: None):
+    return RingSet(ReadySet(wake, wake_now), limit, 2 * limit // 3, lag)
+
+
 def test_a_value_after_an_interrupt_anywhere_wakes_the_io_thread():
     rang = []
 
-    def ring():
+    def call():
         rang.append(len(rang))
 
-    post = QueueSet(1_000_000, ring, lambda: None)
-    queue = ValueQueue(post, 1000)
-    post.open(queue)
+    rings = outbox(wake=call)
+    post, ring = rings.ready, rings.open()
+    reader = Cursor(ring)
     count = 0
-    for _ in interrupts(lambda: queue.put(1, 0.0, 1.0, 64)):
+    for _ in interrupts(lambda: ring.put(1, 0.0, 1.0, 64)):
         count += 1
         before = len(rang)
-        queue.put(2, 0.0, 2.0, 64)
-        assert queue in post.ready
+        ring.put(2, 0.0, 2.0, 64)
+        assert ring in post.ready
         assert post.wakeup_pending
         assert len(rang) > before or before
         post.wakeup_pending = False
-        assert post.collect() == [queue]
-        while (columns := queue.peek(1000, 1_000_000)) is not None:
+        assert post.collect() == [ring]
+        while (columns := reader.peek(1000, 1_000_000)) is not None:
             assert columns.values[-1] == 2.0
-            queue.take(columns)
+            reader.take(columns)
         rang.clear()
-        assert post.granted - post.taken == queue.reserved_bytes()
     assert count > 20
 
 
-def test_reserved_bytes_are_exact_while_streams_come_and_go():
-    post = QueueSet(400_000, lambda: None, lambda: None)
-    dice, queues, over = random.Random(3), [], threading.Event()
+@pytest.mark.parametrize("many", [False, True])
+def test_ctrl_c_anywhere_leaves_a_value_whole_or_out_and_its_bytes_exact(many):
+    rings = outbox(limit=6_000)
+    ring, dice = rings.open(), random.Random(5)
+    reader, seen = Cursor(ring), []
+
+    def put():
+        first = ring.number + 1
+        if many:
+            numbers = list(range(first, first + 20))
+            ring.put_all(array("q", numbers), array("d", [0.0] * 20), numbers, 64)
+        else:
+            ring.put(first, 0.0, first, 500)
+
+    for at in range(1, 500):
+        for _ in range(dice.randrange(20)):
+            put()
+        interrupted(put, at)
+        assert ring.held == rings.held == bytes_in(ring.entries(0, 10**6)[1]) <= 6_000
+        if not dice.randrange(4) and (columns := reader.peek(7, 10**6)) is not None:
+            assert tuple(columns.numbers) == tuple(columns.values)
+            reader.take(columns)
+            seen += columns.numbers
+    while (columns := reader.peek(1000, 10**6)) is not None:
+        reader.take(columns)
+        seen += columns.numbers
+    assert seen == sorted(set(seen))
+    assert len(seen) + reader.dropped == ring.number
+    assert ring.held == rings.held == 0
+
+
+def test_bytes_are_exact_and_nothing_is_silent_while_streams_come_and_go():
+    rings = outbox(limit=400_000)
+    dice, kept, over = random.Random(3), [], threading.Event()
 
     def fill():
         while not over.is_set():
-            for queue in list(queues):
+            for reader, _ in list(kept):
                 for _ in range(dice.randrange(40)):
-                    queue.put(1, 0.0, b"", dice.choice([64, 500, 20_000]))
+                    reader.ring.put(1, 0.0, b"", dice.choice([64, 500, 20_000]))
+
+    def read(reader, seen, count):
+        if (columns := reader.peek(count, 100_000)) is not None:
+            reader.take(columns)
+            seen.extend(columns.numbers)
 
     thread = threading.Thread(target=fill)
     thread.start()
     for turn in range(1_500):
-        if len(queues) < 6:
-            queue = ValueQueue(post, 1000)
-            post.open(queue)
-            queues.append(queue)
-        for queue in queues:
-            if (columns := queue.peek(100, 100_000)) is not None:
-                queue.take(columns)
+        if len(kept) < 6:
+            kept.append((Cursor(rings.open()), []))
+        for reader, seen in kept:
+            read(reader, seen, 100)
         if turn % 7 == 0:
-            post.close(queues.pop(dice.randrange(len(queues))))
+            reader, _ = kept.pop(dice.randrange(len(kept)))
+            assert reader.leave()
     over.set()
     thread.join()
-    assert post.granted - post.taken == sum(queue.reserved_bytes() for queue in queues)
-    assert post.peak_bytes <= 400_000 + 6 * RESERVATION_BYTES
-    for queue in queues:
-        post.close(queue)
-    assert post.free_bytes() == 400_000
+    assert rings.held == sum(reader.ring.held for reader, _ in kept)
+    assert rings.peak_bytes <= 400_000
+    for reader, seen in kept:
+        while len(reader):
+            read(reader, seen, 1000)
+        assert seen == sorted(set(seen))
+        assert len(seen) + reader.dropped == reader.ring.number
+    assert rings.held == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_producers_and_the_readers_of_a_full_set_lose_nothing_silently(seed):
+    """Each takes away from the other's ring, while the readers take from both."""
+    rings, dice, over = outbox(limit=60_000), random.Random(seed), threading.Event()
+    kept = [(Cursor(rings.open(keep)), []) for keep in (0, 50, 0, 200)]
+
+    def fill(mine):
+        chance = random.Random(seed)
+        while not over.is_set():
+            for reader, _ in mine:
+                first = reader.ring.number + 1
+                if chance.random() < 0.5:
+                    reader.ring.put(first, 0.0, first, chance.choice([64, 2_000]))
+                else:
+                    numbers = list(range(first, first + chance.choice([3, 40])))
+                    reader.ring.put_all(array("q", numbers), array("d", [0.0] * len(numbers)), numbers, 64)
+
+    threads = [threading.Thread(target=fill, args=(mine,)) for mine in (kept[:2], kept[2:])]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(3_000):
+            reader, seen = dice.choice(kept)
+            if (columns := reader.peek(dice.choice([1, 50, 500]), 100_000)) is not None:
+                assert tuple(columns.numbers) == tuple(columns.values)
+                reader.take(columns)
+                seen += columns.numbers
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    for reader, seen in kept:
+        while len(reader):
+            if (columns := reader.peek(1000, 10**6)) is not None:
+                reader.take(columns)
+                seen += columns.numbers
+        assert seen == sorted(set(seen))
+        assert len(seen) + reader.dropped == reader.ring.number
+    held = [bytes_in(reader.ring.entries(0, 10**6)[1]) for reader, _ in kept]
+    assert held == [reader.ring.held for reader, _ in kept]
+    assert rings.held == sum(held) <= 60_000 + 2_192  # both may have found the same room
+
+
+def test_the_ring_with_the_most_gives_up_its_oldest_values_and_a_reader_that_reads_loses_none():
+    rings = outbox(limit=100_000)
+    deaf, healthy = Cursor(rings.open()), Cursor(rings.open())
+    seen = []
+    for number in range(1, 2_001):
+        for reader in (deaf, healthy):
+            reader.ring.put(number, 0.0, number, 300)
+        if number % 20 == 0:
+            while (columns := healthy.peek(100, 100_000)) is not None:
+                healthy.take(columns)
+                seen += columns.values
+    assert (seen, healthy.dropped) == (list(range(1, 2_001)), 0)
+    assert 50_000 < rings.held <= 2 * 100_000 // 3
+    found = []
+    while (columns := deaf.peek(100, 100_000)) is not None:
+        deaf.take(columns)
+        found += columns.values
+    assert found == list(range(2_001 - len(found), 2_001))  # the newest
+    assert deaf.dropped == 2_000 - len(found) > 0

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from memory_wire import Wire
 
-from looptap.agent.handoff.value_ring import ValueQueue
+from looptap.agent.handoff.value_ring import ValueRing
 from looptap.agent.server import exporter as exporter_module
 from looptap.agent.server import subscription as subscription_module
 from looptap.agent.server.exporter import LARGE_VALUE_BYTES, MAX_BATCH_VALUES, MAX_IN_FLIGHT_BYTES, TYPICAL_BATCH_VALUES
@@ -280,7 +280,7 @@ def test_a_client_that_never_returns_leaves_nothing_behind(wire):
     wire.deliver()
     assert (wire.exporter.streams, wire.dispatcher.clients) == ({}, {})
     assert wire.parts.sources.by_name["batch"].queries == ()
-    assert wire.parts.queues.free_bytes() == wire.parts.queues.limit
+    assert wire.dispatcher.outbox.pending_bytes() == 0
 
 
 # ---------------------------------------------------------------- frames
@@ -433,7 +433,7 @@ def test_pending_replies_come_in_order_and_before_values(clock, wire):
     wire.full.add(A)
     assert wire.dispatcher.is_idle()
     wire.tell(A, m.GetClock(9))
-    assert wire.parts.queues.wakeup_pending  # so that it is tried again soon
+    assert wire.parts.ready_set.wakeup_pending  # so that it is tried again soon
     for request in range(10, 15):
         wire.tell(A, m.GetClock(request))
     assert wire.tries[A] > 0
@@ -527,7 +527,7 @@ def test_a_stream_ends_behind_its_last_value_and_leaves_nothing_behind(wire):
     assert (wire.said(to=A)[-1].state, wire.said(to=A)[-1].reason) == ("ended", "closed by the client")
     assert (wire.exporter.streams, client.streams, dict(client.ready)) == ({}, {}, {})
     assert wire.parts.sources.by_name["batch"].queries == ()
-    assert wire.parts.queues.free_bytes() == wire.parts.queues.limit
+    assert wire.dispatcher.outbox.pending_bytes() == 0
     assert wire.dispatcher.is_idle()
     sent = len(wire.frames)
     wire.exporter.mark(stream)
@@ -560,7 +560,7 @@ def test_a_failed_query_is_detached_although_its_client_has_no_room(wire):
 
 def test_readers_of_a_declared_stream_leave_one_by_one_and_the_query_stays(wire):
     wire.agent.stream("steps", "step", on="batch")
-    ring = wire.dispatcher.declared_streams.by_name["steps"].buffer
+    ring = wire.dispatcher.declared_streams.by_name["steps"].ring
     for peer in (A, B):
         wire.client(peer)
         wire.tell(peer, m.Read(1, 1, "steps"))
@@ -579,9 +579,9 @@ def test_readers_of_a_declared_stream_leave_one_by_one_and_the_query_stays(wire)
     assert len(wire.parts.sources.by_name["batch"].queries) == 1
 
 
-def value_queues():
+def value_rings():
     gc.collect()
-    return sum(type(one) is ValueQueue for one in gc.get_objects())
+    return sum(type(one) is ValueRing for one in gc.get_objects())
 
 
 def test_a_handed_over_stream_ends_with_its_last_reader_once_hidden(wire):
@@ -602,13 +602,13 @@ def test_nothing_keeps_an_ended_stream_or_a_lost_client_alive(wire):
     wire.attach(A)
     wire.tell(A, m.Read(2, 2, "steps"))
     wire.deliver()
-    streams, queues = [weakref.ref(stream) for stream in wire.exporter.streams], value_queues()
+    streams, queues = [weakref.ref(stream) for stream in wire.exporter.streams], value_rings()
     for number in (1, 2):
         wire.tell(A, m.Detach(number, number))
     wire.deliver()
     gc.collect()
     assert [stream() for stream in streams] == [None, None]
-    assert value_queues() == queues - 1
+    assert value_rings() == queues - 1
     wire.attach(A)
     wire.deliver()
     wire.gone.add(A)
@@ -696,7 +696,7 @@ def test_a_heartbeat_sends_a_stream_state_only_if_it_changed(wire):
 def test_a_value_without_a_wakeup_is_sent_at_the_next_heartbeat(wire):
     ready(wire, A)
     wire.emit(1)
-    wire.parts.queues.ready.clear()  # as when an interrupt has taken it back
+    wire.parts.ready_set.ready.clear()  # as when an interrupt has taken it back
     wire.deliver()
     assert wire.values(A) == []
     wire.dispatcher.on_heartbeat_timer()

@@ -51,7 +51,7 @@ def patient(wire: Wire, **more) -> None:
 
 def emitted_until_hastened(wire: Wire, **more) -> int:
     """Emit until the I/O thread is asked to hurry; return the number of events."""
-    queues = wire.parts.queues
+    queues = wire.parts.ready_set
     before = queues.hastened
     for step in range(1, MANY):
         wire.emit(step, **more)
@@ -189,7 +189,7 @@ def test_an_interrupt_costs_no_request_to_hurry(wire):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    queues, wake = wire.parts.queues, wire.parts.queues.wake_gathering
+    queues, wake = wire.parts.ready_set, wire.parts.ready_set.wake_gathering
     queues.wake_gathering = interrupted
     with pytest.raises(KeyboardInterrupt):
         queues.hasten()

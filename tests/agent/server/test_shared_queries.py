@@ -161,12 +161,12 @@ def test_each_client_gets_what_it_would_have_had_alone(script):
     together, alone = Job(shared=True).follow(script), Job(shared=False).follow(script)
     assert together.values() == alone.values()
     assert together.ends() == alone.ends()
-    assert together.wire.parts.queues.pending_bytes() == 0
+    assert together.wire.dispatcher.outbox.pending_bytes() == 0
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(scripts_without_recorders, st.integers(1, 40))
-def test_a_client_that_does_not_read_loses_its_newest_values_alone(script, room):
+def test_a_client_that_does_not_read_loses_its_oldest_values_alone(script, room):
     """Each number is a value that it would have had alone, or is counted."""
     together = Job(shared=True, outbox_values=room).follow(script)
     whole = Job(shared=False).follow(script).values()
@@ -176,7 +176,7 @@ def test_a_client_that_does_not_read_loses_its_newest_values_alone(script, room)
     for (peer, base), (last, dropped, *_) in together.ends().items():
         came = [number for (of, _), values in found.items() if of == peer for number in values]
         assert len([number for number in came if base < number <= last]) + dropped == last - base
-    assert together.wire.parts.queues.pending_bytes() == 0
+    assert together.wire.dispatcher.outbox.pending_bytes() == 0
 
 
 # ---------------------------------------------------------------- what is shared

@@ -1,21 +1,29 @@
-"""Values from the training thread to the I/O thread: single ones and blocks.
+"""The values in a ring: single ones, and batches of columns.
 
-A value that comes alone is a bare tuple, which costs least to make. Those of many events are a block of columns, made
-once and sliced, joined and sent without an object for each value.
+A value that comes alone is a bare tuple, which costs least to make. Those of many events are a `Batch`, made once and
+sliced, joined and sent without an object for each value.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain, repeat
-from typing import Any, NamedTuple, TypeAlias
+from itertools import accumulate, chain, repeat
+from operator import itemgetter
+from typing import Any, TypeAlias
 
-from looptap.streams.columns.value_columns import ValueColumns, joined
+from looptap.streams.columns.value_columns import ValueColumns, as_columns, joined
+from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.snapshots import NUMBERS
 
 MIN_VALUE_BYTES = 64
 """Every value counts as at least this large."""
+ITEM_OVERHEAD_BYTES = 192
+"""Overhead of a value in a ring: the tuple, its number, event and time, its place."""
+MIN_BATCH_VALUES = 16
+"""Fewer values are kept one by one, which takes less memory than so small a batch."""
+BATCH_OVERHEAD_BYTES, COLUMN_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES = 768, 512, 24
+"""Overhead of a batch in a ring, of each of its columns, and of each value: its event, its time."""
 
 
 class FlaggedValue:
@@ -32,40 +40,10 @@ class FlaggedValue:
 
 
 Item: TypeAlias = tuple[int, int, float, Any, int]
-"""One value in a queue: its number, the number and time of its event, the value, its bytes."""
-
-
-class ValueBlock:
-    """Values column by column, numbered from ``first`` on, of ``size`` bytes each."""
-
-    __slots__ = ("events", "first", "size", "times", "values")
-
-    def __init__(
-        self, first: int, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int
-    ) -> None:
-        self.first, self.events, self.times, self.values, self.size = first, events, times, values, size
-
-    def __len__(self) -> int:
-        return len(self.events)
-
-    def part(self, start: int, stop: int) -> ValueBlock:
-        """Return some of the values."""
-        cut = slice(start, stop)
-        return ValueBlock(self.first + start, self.events[cut], self.times[cut], self.values[cut], self.size)
-
-    def items(self) -> list[Item]:
-        """Return the values one by one."""
-        numbers = range(self.first, self.first + len(self))
-        return list(zip(numbers, self.events, self.times, self.values, repeat(self.size), strict=False))
-
-    def follows(self, other: ValueBlock) -> bool:
-        """Return True if both can be one block, this one behind ``other``."""
-        if self.first != other.first + len(other) or self.size != other.size:
-            return False
-        mine, others = self.values, other.values
-        if isinstance(mine, ValueColumns) and isinstance(others, ValueColumns):
-            return mine.like(others)
-        return type(mine) is type(others)
+"""One value in a ring: its number, the number and time of its event, the value, its bytes."""
+Entry: TypeAlias = "Item | Batch"
+"""What a ring holds: one value, or many; the first element is the number of its first value."""
+_ITEM_BYTES = itemgetter(4)
 
 
 def bytes_each(values: Sequence[Any]) -> int:
@@ -84,84 +62,94 @@ def bytes_each(values: Sequence[Any]) -> int:
     return MIN_VALUE_BYTES * (len(values[0]) or 1)
 
 
-class ValueBatch(NamedTuple):
-    """Values with consecutive numbers, column by column."""
-
-    numbers: range
-    events: Sequence[int]
-    times: Sequence[float]
-    values: Sequence[Any]
-    nbytes: int
-
-    def part(self, start: int, stop: int) -> ValueBatch:
-        """Return the values from place ``start`` to before ``stop``.
-
-        They have their share of the bytes.
-        """
-        here, count = slice(start, stop), len(self.numbers)
-        return ValueBatch(
-            self.numbers[here], self.events[here], self.times[here], self.values[here],
-            self.nbytes * (stop - start) // count,
-        )  # fmt: skip
-
-    @classmethod
-    def of_items(cls, items: Sequence[Item]) -> ValueBatch | None:
-        """Return items as columns; None if there are none."""
-        if not items:
-            return None
-        numbers, events, times, values, sizes = zip(*items, strict=True)
-        return cls(range(numbers[0], numbers[0] + len(numbers)), events, times, values, sum(sizes))
-
-    @classmethod
-    def of_blocks(cls, blocks: Sequence[ValueBlock]) -> ValueBatch:
-        """Return blocks that follow each other as one."""
-        first, *more = blocks
-        events, times, values = first.events, first.times, first.values
-        if more:
-            events, times = array("q", events), array("d", times)
-            for block in more:
-                events.extend(block.events)
-                times.extend(block.times)
-            values = joined([block.values for block in blocks]) or [*chain.from_iterable(b.values for b in blocks)]
-        return cls(range(first.first, first.first + len(events)), events, times, values, first.size * len(events))
+def compact(batch: Batch, size: int) -> tuple[list[Entry], int]:
+    """Return values of ``size`` bytes each as they take least memory, and how much."""
+    count = len(batch.events)
+    columns = as_columns(batch.values) if count >= MIN_BATCH_VALUES else None
+    if columns is None:
+        sizes = repeat(size + ITEM_OVERHEAD_BYTES, count)
+        items: list[Entry] = list(zip(batch.numbers, batch.events, batch.times, batch.values, sizes, strict=True))
+        return items, count * (size + ITEM_OVERHEAD_BYTES)
+    rows = columns.nbytes + ROW_OVERHEAD_BYTES * count
+    nbytes = BATCH_OVERHEAD_BYTES + COLUMN_OVERHEAD_BYTES * len(columns.columns) + rows
+    return [batch._replace(values=columns, nbytes=nbytes)], nbytes
 
 
-def leading(entries: Sequence[Item | ValueBlock], count: int, size: int) -> ValueBatch | None:
-    """Return the first of the values, those that can be one batch.
+def bytes_in(entries: Sequence[Entry]) -> int:
+    """Return the bytes that entries of a ring take."""
+    if Batch in set(map(type, entries)):
+        return sum([one.nbytes if isinstance(one, Batch) else one[4] for one in entries])
+    return sum(map(_ITEM_BYTES, entries))
 
-    At most ``count`` of ``size`` bytes together, but at least one; None if there are none.
+
+def last_of(entry: Entry) -> int:
+    """Return the number of the last value of an entry."""
+    return entry.first + len(entry.events) - 1 if isinstance(entry, Batch) else entry[0]
+
+
+def single_items(entry: Entry) -> list[Item]:
+    """Return the values of an entry one by one."""
+    if not isinstance(entry, Batch):
+        return [entry]
+    sizes = repeat(entry.nbytes // len(entry.events), len(entry.events))
+    return list(zip(entry.numbers, entry.events, entry.times, entry.values, sizes, strict=True))
+
+
+def batch_of(items: Sequence[Item]) -> Batch:
+    """Return single values with consecutive numbers as columns."""
+    numbers, events, times, values, sizes = zip(*items, strict=True)
+    return Batch(numbers[0], array("q", events), array("d", times), values, nbytes=sum(sizes))
+
+
+def leading(entries: Sequence[Entry], after: int, count: int, size: int) -> tuple[Batch, int]:
+    """Return the first values above ``after``, and how many entries end in them.
+
+    At most ``count`` of ``size`` bytes together, but at least one. Batches stay columns; single values become some.
     """
-    if not entries:
-        return None
-    if type(entries[0]) is ValueBlock:
-        return ValueBatch.of_blocks(_leading_blocks(entries, count, size))
-    items = entries[:count]
+    head = entries[0]
+    if isinstance(head, Batch):
+        rest = head if head.first > after else head.part(after + 1 - head.first)
+        return _leading_batches(rest, entries[1:], count, size)
+    items: Sequence[Any] = entries[:count]
     kinds = [*map(type, items)]
-    return _leading_items(items[: kinds.index(ValueBlock)] if ValueBlock in kinds else items, size)
+    if Batch in kinds:
+        items = items[: kinds.index(Batch)]
+    batch = batch_of(items)
+    if items[-1][0] - head[0] < len(items) and batch.nbytes <= size:
+        return batch, len(items)
+    totals = enumerate(accumulate([item[4] for item in items]))
+    whole = next((i for i, total in totals if items[i][0] != head[0] + i or (i and total > size)), len(items))
+    return batch_of(items[:whole]), whole
 
 
-def _leading_blocks(entries: Sequence[Item | ValueBlock], count: int, size: int) -> list[ValueBlock]:
-    found: list[ValueBlock] = []
-    for block in entries:
-        if type(block) is not ValueBlock or (found and not block.follows(found[-1])):
+def _leading_batches(head: Batch, more: Sequence[Entry], count: int, size: int) -> tuple[Batch, int]:
+    values, total = len(head.events), head.nbytes
+    fits = min(count, max(1, size * values // max(1, total)))
+    if fits < values:
+        return head.part(0, fits), 0
+    parts = [head]
+    for entry in more:
+        if not isinstance(entry, Batch) or entry.first != head.first + values or not _alike(head.values, entry.values):
             break
-        fits = min(count, size // block.size or not found)
-        if fits < len(block):
-            if fits > 0:
-                found.append(block.part(0, fits))
+        values, total = values + len(entry.events), total + entry.nbytes
+        if values > count or total > size:
             break
-        found.append(block)
-        count, size = count - len(block), size - len(block) * block.size
-    return found
+        parts.append(entry)
+    return (_joined(parts) if len(parts) > 1 else head), len(parts)
 
 
-def _leading_items(items: Sequence[Any], size: int) -> ValueBatch | None:
-    batch = ValueBatch.of_items(items)
-    if batch is None or (items[-1][0] - items[0][0] < len(items) and batch.nbytes <= size):
-        return batch
-    first, total = items[0][0], 0
-    for i, item in enumerate(items):
-        total += item[4]
-        if item[0] != first + i or (i and total > size):
-            return ValueBatch.of_items(items[:i])
-    return batch
+def _alike(values: Sequence[Any], more: Sequence[Any]) -> bool:
+    """Return True if both are columns of the same types."""
+    return isinstance(values, ValueColumns) and isinstance(more, ValueColumns) and values.like(more)
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    """Return columns that follow each other as one batch."""
+    first, events, times = parts[0].first, array("q"), array("d")
+    for part in parts:
+        events += part.events
+        times += part.times
+    values: Sequence[Any] | None = joined([part.values for part in parts])
+    if values is None:  # texts of too many kinds
+        values = [*chain.from_iterable(part.values for part in parts)]
+    return Batch(first, events, times, values, nbytes=bytes_in(parts))

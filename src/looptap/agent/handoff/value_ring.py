@@ -1,391 +1,447 @@
-"""Bounded lock-free queues from the training thread to the I/O thread.
+"""Rings: the numbered values of queries, from the training to the I/O thread.
 
-Guarantees: `put` never blocks and never raises; every value that does not fit is counted. Assumes one producer at a
-time for each queue (the agent's event lock) and one consumer (the I/O thread).
+A ring holds the values of one query that a reader still has to take, up to `ValueRing.capacity`, and the newest
+`ValueRing.keep` for those who come later: none for a query of clients, its history for a declared stream. Rings that
+share a bound on their bytes are a `RingSet`. Where there is no room, the oldest values go; a reader that has not had
+them counts them.
+
+Guarantees: `put` never waits for a reader and never raises; each number is a value or is counted as dropped, for each
+reader. Assumes one producer at a time for each ring, and that all readers are on one thread.
+
+There is no lock. Several threads change the fields of a ring: its producer, the producer of a ring of the same set
+that needs room, and the I/O thread. They do that in lines without a call and without a jump back, between which Python
+runs no other thread and delivers no signal.
 """
 
 from __future__ import annotations
 
-import contextlib
+from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
 
-from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, ValueBlock, leading
+from looptap.agent.handoff.ready_set import ReadySet
+from looptap.agent.handoff.value_batch import (
+    BATCH_OVERHEAD_BYTES,
+    ITEM_OVERHEAD_BYTES,
+    MIN_VALUE_BYTES,
+    Entry,
+    Item,
+    bytes_in,
+    compact,
+    last_of,
+    leading,
+    single_items,
+)
+from looptap.streams.stream.buffer import Batch
 
-RESERVATION_BYTES = 65_536
-"""Bytes that a queue reserves at a time."""
 URGENT_BYTES = 262_144
-"""Bytes that wait in a queue from which on values do not gather for long."""
-MAX_FREE_SHARE_PER_QUEUE = 2
-"""A queue may hold this many times the free bytes: a client that does not read leaves room for those that do."""
-MAX_VALUES_PER_TRANSFER = 16_384
-"""Values, or blocks of them, that the I/O thread moves at once out of the list to which the training thread appends."""
+"""Bytes that have gathered in a ring from which on they do not gather for long."""
+MAX_SLACK_VALUES = 1024
+"""Values above its bounds that a ring may hold: a front is cut off many at a time."""
+MAX_SHARED_BATCHES, MAX_SHARED_BATCH_BYTES = 2, 1_048_576
+"""Batches that one reader was given and that are kept for the others, and the bytes of the largest."""
+_MIN_BATCHES, _MIN_PARTS = 8, 16  # a batch has at most that part of a ring's bytes; what goes at a time
+_FIRST = itemgetter(0)  # the first number of an entry
 
 
 class Inbox:
     """The values of one query on their way to a query over them, in the same thread.
 
-    The sink of the one appends each value here as well, whether or not it has room; the other reads them right after.
+    The ring of the one appends each value here as well; the other reads them right after.
     """
 
     __slots__ = ("items", "sink")
 
-    def __init__(self, sink: ValueSink) -> None:
+    def __init__(self, sink: ValueRing) -> None:
         self.sink = sink
         """The output of the query that reads them."""
         self.items: deque[Item] = deque()
 
 
-class ValueSink(Protocol):
-    """The output of a query: a `ValueQueue`, or a declared stream's `HistoryBuffer`."""
+class RingSet:
+    """Rings that share a bound on their bytes; the one with the most gives up first.
 
-    inboxes: tuple[Inbox, ...]
-    """Those of the queries over the values; replaced as a whole."""
+    So a reader that takes nothing leaves room for those that do. ``each`` bounds one ring, and ``lag`` the values that
+    wait in it for a reader besides those kept.
+    """
+
+    __slots__ = ("_peak", "each", "held", "lag", "limit", "ready", "rings", "urgent")
+
+    def __init__(self, ready: ReadySet, limit: int, each: int, lag: int) -> None:
+        self.ready, self.limit, self.each, self.lag = ready, limit, each, lag
+        self.urgent = min(URGENT_BYTES, limit // 8)
+        self.rings: dict[ValueRing, None] = {}
+        """Those that have had a value."""
+        self.held = 0
+        """Bytes in all rings."""
+        self._peak = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that they have held."""
+        return max(self._peak, self.held)
+
+    def pending_bytes(self) -> int:
+        """Return the bytes in all rings."""
+        return self.held
+
+    def open(self, keep: int = 0, after: int = 0) -> ValueRing:
+        """Return a new ring that keeps ``keep`` values, numbered above ``after``."""
+        return ValueRing(self, min(keep, max(1, self.each // (MIN_VALUE_BYTES + ITEM_OVERHEAD_BYTES))), after)
+
+    def close(self, ring: ValueRing) -> None:
+        """Forget a ring; who still has it is bounded alone."""
+        self.rings.pop(ring, None)
+        ring.join(RingSet(self.ready, self.limit, self.each, self.lag))
+
+    def note_peak(self) -> None:
+        """Note the bytes held, before they become fewer."""
+        self._peak = self.peak_bytes
+
+    def shrink(self, ring: ValueRing, nbytes: int) -> bool:
+        """Give up the oldest values until ``ring`` has room for further bytes.
+
+        What is larger than the bound of one ring has room in an empty one. Returns False if it is larger than all.
+        """
+        if nbytes > self.limit:
+            return False
+        while ring.held + nbytes > self.each and ring.give_up():
+            pass
+        while self.held + nbytes > self.limit and max([*self.rings, ring], key=attrgetter("held")).give_up():
+            pass
+        return True
+
+
+class ValueRing:
+    """The values of one query between its producer and its readers."""
+
+    __slots__ = (
+        "_announced", "_announced_bytes", "_base", "_begins", "_entries", "_look_at", "_look_bytes", "_ready", "_slack",
+        "capacity", "first", "given", "held", "inboxes", "keep", "number", "readers", "rings",
+    )  # fmt: skip
+
+    def __init__(self, rings: RingSet, keep: int, after: int) -> None:
+        self.rings, self._ready = rings, rings.ready.ready
+        self.keep, self.capacity = keep, keep + rings.lag
+        self._slack = max(1, min(MAX_SLACK_VALUES, self.capacity // 8))
+        self._entries: list[Entry] = []
+        self._base = 0  # entries that have gone: a place counts them, too, so that it stays valid
+        self.number = after
+        """The number of the newest value."""
+        self.first = after + 1
+        """The number from which on its values are held."""
+        self.held = 0
+        """Bytes held."""
+        self.readers: tuple[Cursor, ...] = ()
+        """Replaced as a whole."""
+        self.inboxes: tuple[Inbox, ...] = ()
+        """Those of the queries over the values; replaced as a whole."""
+        self.given: tuple[tuple[int, Batch, int], ...] = ()
+        """What readers were given, with its places: so those at the same place get one batch, packed once."""
+        self._begins = after + 1
+        self._announced, self._announced_bytes = after, 0
+        self._look_at, self._look_bytes = after + 1, rings.each  # the first value makes it known to its set
 
     @property
     def unobserved(self) -> bool:
-        """True if the values have no consumer."""
+        """True if there is no reader, neither of these values nor of those made of them."""
+        return not self.readers and all([inbox.sink.unobserved for inbox in self.inboxes])
 
-    @property
-    def number(self) -> int:
-        """The number of the newest value."""
-
-    @property
-    def capacity(self) -> int:
-        """The most values that it holds."""
+    # ------------------------------------------------------------ the producer's end
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
-        """Append the next value."""
+        """Append the next value, or count it as dropped if it is larger than all bounds."""
+        number, nbytes, rings = self.number + 1, size + ITEM_OVERHEAD_BYTES, self.rings
+        held, total = self.held + nbytes, rings.held + nbytes
+        item = (number, event, time, value, nbytes)
+        if number >= self._look_at or held > self._look_bytes or total > rings.limit:
+            self.append([item], number, nbytes)
+        else:
+            # From the first line to the end of the append Python delivers no signal and runs no other thread: the value
+            # has a number, counts and is there, or none of these.
+            self.number, self.held, rings.held = number, held, total
+            self._entries.append(item)
+        for inbox in self.inboxes:
+            inbox.items.append(item)
+        if self.readers and self not in self._ready:
+            self._announce(number, nbytes)
 
-    def put_all(self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int) -> None:
-        """Append the next values, of ``size`` bytes each; they do not change later."""
+    def put_all(self, events: array[int], times: array[float], values: Sequence[Any], size: int) -> None:
+        """Append the next values, of ``size`` bytes each, which do not change later."""
+        count, first = len(events), self.number + 1
+        nbytes = BATCH_OVERHEAD_BYTES + count * size
+        if count > 1 and (count > self.capacity or nbytes > self.rings.each // _MIN_BATCHES):
+            for half in (slice(count // 2), slice(count // 2, count)):
+                self.put_all(events[half], times[half], values[half], size)
+            return
+        batch = Batch(first, events, times, values, nbytes=nbytes)
+        entries: Sequence[Entry] = [batch]
+        if self.keep:
+            entries, nbytes = compact(batch, size)
+        self.append(entries, first + count - 1, nbytes)
+        if self.inboxes:
+            items = single_items(batch)
+            for inbox in self.inboxes:
+                inbox.items.extend(items)
+        if self.readers and self not in self._ready:
+            self._announce(first, nbytes)
+
+    def append(self, entries: Sequence[Entry], number: int, nbytes: int) -> None:
+        """Append entries that have their numbers, the last of which is ``number``."""
+        much = self.held + nbytes > self._look_bytes or self.rings.held + nbytes > self.rings.limit
+        if (much or number >= self._look_at) and not self._make_room(nbytes):
+            self.number = number
+            return
+        # From here to the end Python delivers no signal, as in `put`.
+        rings = self.rings
+        rings.held += nbytes
+        self.held += nbytes
+        self.number = number
+        self._entries += entries
 
     def lose(self, count: int = 1) -> None:
-        """Skip numbers of values that will never exist, and count them as dropped."""
+        """Skip numbers of values that will never exist; readers count them as dropped."""
+        self.number += count
+        if self.readers:
+            self.notify()
 
     def notify(self) -> None:
-        """Wake the I/O thread."""
+        """Wake the I/O thread, even without readers: the query's state has changed."""
+        self.rings.ready.changed = True
+        self.rings.ready.announce(self)
+        if self.number < self._begins:  # the first value, which hurries, may follow, and finds it announced
+            self.rings.ready.wake_at_once()
 
+    def _announce(self, number: int, nbytes: int) -> None:
+        self._announced, self._announced_bytes = number, self.held - nbytes
+        self._look_at = min(self._look_at, number + self.capacity // 4)
+        self._look_bytes = min(self._look_bytes, self._announced_bytes + self.rings.urgent)
+        self.rings.ready.announce(self)
+        if number == self._begins:  # a chart is still empty
+            self.rings.ready.wake_at_once()
 
-class ValueSource(Protocol):
-    """The input of one client's stream: a `QueueReader`, or a `Cursor`. I/O thread."""
+    def _make_room(self, nbytes: int) -> bool:
+        """Make room for the next value, or values; return False if there cannot be any.
+
+        Called before what gathers would be too much: it asks for a flush while there is still room.
+        """
+        rings, number = self.rings, self.number
+        rings.rings[self] = None
+        gathered = self.held - self._announced_bytes + nbytes
+        if self in self._ready and (number - self._announced >= self.capacity // 4 or gathered > rings.urgent):
+            rings.ready.hasten()
+        self.trim()
+        fits = rings.shrink(self, nbytes)
+        self._look_at = min(max(self.first + self.keep, number + 1) + self._slack, number + max(1, self.capacity // 4))
+        self._look_bytes = min(rings.each, self.held + nbytes + rings.urgent)
+        return fits
+
+    # ------------------------------------------------------------ either thread
+
+    def gathered(self) -> int:
+        """Return the bytes that have come since it was announced."""
+        return max(0, self.held - self._announced_bytes)
+
+    def trim(self) -> None:
+        """Let go of what is neither kept nor waits for a reader, or is too much."""
+        number = self.number
+        taken = min([number, *[reader.position for reader in self.readers]])
+        upto = max(min(taken, number - self.keep), number - self.capacity)
+        if taken == number:
+            self.given = ()
+        if upto < self.first:
+            return
+        base = self._base
+        gone = self._entries[: bisect_right(self._entries, upto, key=_FIRST)]
+        if gone and last_of(gone[-1]) > upto:
+            gone.pop()
+        if gone:
+            self._let_go(base, gone)
+
+    def give_up(self) -> bool:
+        """Let go of some of the oldest values; return False if there is none."""
+        count = max(1, min(len(self._entries) // _MIN_PARTS, MAX_SLACK_VALUES))
+        base = self._base
+        gone = self._entries[:count]
+        if gone:
+            self._let_go(base, gone)
+        return bool(gone)
+
+    def _let_go(self, base: int, gone: list[Entry]) -> None:
+        """Remove the oldest entries, which were read when ``base`` had gone before."""
+        count, nbytes, first = len(gone), bytes_in(gone), last_of(gone[-1]) + 1
+        self.rings.note_peak()
+        # From here on no other thread and no interrupt comes between. `gone` still has the values: none is freed here,
+        # which might run other code. If another thread has removed some meanwhile, these are not the oldest any more.
+        if self._base == base:
+            del self._entries[:count]
+            self._base = base + count
+            self.first = first
+            self.held -= nbytes
+            self.rings.held -= nbytes
+
+    def join(self, rings: RingSet) -> None:
+        """Count the bytes in another set."""
+        self.rings.note_peak()
+        # From here on no other thread and no interrupt comes between.
+        self.rings.held -= self.held
+        rings.held += self.held
+        self.rings = rings
+
+    # ------------------------------------------------------------ the readers' end
 
     @property
-    def base(self) -> int:
-        """What the client's numbers are above those of the next batch."""
+    def oldest(self) -> int:
+        """The number from which on its values are kept."""
+        return max(self.first, self.number + 1 - self.keep)
 
-    @property
-    def number(self) -> int:
-        """The number of the newest value, as the client counts."""
+    def entries(self, place: int, count: int) -> tuple[int, list[Entry]]:
+        """Return ``count`` entries from a place on, or from the oldest, and their place."""
+        # Between these lines no other thread removes an entry.
+        start = place - self._base
+        if start < 0:
+            place, start = self._base, 0
+        found = self._entries[start : start + count]
+        return place, found
 
-    @property
-    def dropped(self) -> int:
-        """The number of values that this client has lost."""
+    def batch(self, place: int, found: Sequence[Entry], after: int, count: int, size: int) -> tuple[Batch, int]:
+        """Return the values above ``after`` that are one batch, and the place after it.
 
-    @property
-    def reached(self) -> int:
-        """The number up to which every value was taken, or lost, as the client counts."""
+        ``found`` are the entries at ``place``. Another reader at the same place gets the same object.
+        """
+        for at, batch, following in self.given:
+            if at == place and batch.first == after + 1:
+                return batch, following
+        batch, whole = leading(found, after, count, size)
+        if len(self.readers) > 1 and batch.nbytes <= MAX_SHARED_BATCH_BYTES:
+            self.given = (*self.given, (place, batch, place + whole))[-MAX_SHARED_BATCHES:]
+        return batch, place + whole
+
+    def place_of(self, number: int) -> int:
+        """Return a place at or right before the first value above ``number``."""
+        base = self._base  # first: what is removed meanwhile then makes the place an earlier one, which does no harm
+        return max(0, bisect_right(self._entries, number, key=_FIRST) - 1) + base
+
+    def read(self, after: int, count: int) -> list[Item]:
+        """Return up to ``count`` kept values numbered above ``after``, oldest first."""
+        after = max(after, self.oldest - 1)
+        found = self.entries(self.place_of(after), count + 1)[1]
+        return [item for entry in found for item in single_items(entry) if item[0] > after][:count]
+
+    def __len__(self) -> int:
+        return self.number + 1 - self.oldest
+
+
+class Cursor:
+    """One reader of a ring, with its own position. I/O thread.
+
+    It begins after number ``position``, or with the oldest value that is kept; values in between are lost.
+    """
+
+    __slots__ = ("_end", "_lost", "_next", "_place", "base", "position", "ring")
+
+    def __init__(self, ring: ValueRing, position: int | None = None, base: int = 0) -> None:
+        self.ring, self.position = ring, ring.first - 1
+        self.base = base
+        """What the client's numbers are above those of the ring."""
+        self._end: int | None = None
+        ring.readers = (*ring.readers, self)  # from here on nothing that it has to read goes
+        kept = ring.oldest - 1
+        self.position = kept if position is None else max(position, kept)
+        self._lost = 0 if position is None else self.position - position
+        self._place = self._next = ring.place_of(self.position)
 
     @property
     def shared(self) -> bool:
         """True if the query is not this client's alone."""
+        return bool(self.ring.keep) or len(self.ring.readers) > 1
 
-    def peek(self, count: int, size: int) -> ValueBatch | None:
+    @property
+    def number(self) -> int:
+        """The number of the newest value, as the client counts."""
+        return self.base + self._newest
+
+    @property
+    def _newest(self) -> int:
+        return self.ring.number if self._end is None else self._end
+
+    @property
+    def dropped(self) -> int:
+        """The number of values that this client has lost."""
+        return self._lost + max(0, min(self.ring.first - 1, self._newest) - self.position)
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was taken, or lost, as the client counts."""
+        return self.base + self.position
+
+    def peek(self, count: int, size: int) -> Batch | None:
         """Return the next consecutive values without removing them.
 
-        At most ``count`` values of ``size`` bytes together, but at least one; None if there are none.
+        At most ``count`` values of ``size`` bytes together, but at least one, or what another reader at the same place
+        was given; None if there are none.
         """
+        ring, upto = self.ring, self._newest  # before the entries: a value up to it is among them, or is lost
+        if self.position >= upto:
+            return None
+        place, found = ring.entries(self._place, count)
+        while found and last_of(found[0]) <= self.position:
+            place, found = ring.entries(place + 1, count)
+        before = min(found[0][0] - 1, upto) if found else upto
+        self._lost += max(0, before - self.position)  # what is in between was given up, or never existed
+        self.position = max(before, self.position)
+        if self.position >= upto:
+            return None
+        self._place = place
+        batch, self._next = ring.batch(place, found, self.position, count, size)
+        surplus = 0 if self._end is None else last_of(batch) - self._end
+        return batch.part(0, len(batch.events) - surplus) if surplus > 0 else batch
 
-    def take(self, columns: ValueBatch) -> None:
+    def take(self, batch: Batch) -> None:
         """Remove the values that `peek` returned."""
+        self.position, self._place = last_of(batch), self._next
+        self.ring.trim()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End after the newest value; with ``at_once``, at the present position."""
+        if at_once or self._end is None:
+            self._end = self.position if at_once else self.ring.number
+
+    def move_to(self, ring: ValueRing) -> None:
+        """Go on in another ring, with the values that wait, under the client's numbers.
+
+        Nothing may be evaluated meanwhile.
+        """
+        start, lost = self.reached, self._lost
+        while (batch := self.peek(len(self), self.ring.rings.limit)) is not None:
+            moved = batch._replace(first=batch.first + self.base)
+            ring.append([moved], last_of(moved), moved.nbytes)
+            self.take(batch)
+        ring.number = self.number
+        self.join(ring)
+        # What was lost in between is a gap there as well, and is counted when that is reached.
+        self.base, self.position, self._lost, self._place = 0, start, lost, 0
+
+    def join(self, ring: ValueRing) -> None:
+        """Go on with the next value of another ring. Nothing may be evaluated meanwhile."""
+        number = self.number
+        self.leave()
+        self.ring, self.position, self.base = ring, ring.number, number - ring.number
+        self._place = ring.place_of(self.position)
+        self._end = None if self._end is None else ring.number
+        ring.readers = (*ring.readers, self)
 
     def leave(self) -> bool:
         """Stop being a reader; return True if none is left."""
-
-    def __len__(self) -> int: ...
-
-
-class QueueSet:
-    """State shared by all sinks of an agent: ready set, wakeup, bound on bytes.
-
-    ``wake`` lets values gather before they are sent, ``wake_now`` does not. While they gather for long (`patient`), a
-    producer calls `hasten` as soon as so much waits that some might not have room later.
-
-    The ready set holds the sinks with new values, so that a flush visits only these. None is lost, in this order:
-    the producer appends its value, *then* looks whether its sink is in the set, and adds it if it is not; the I/O
-    thread takes the sink out of the set, *then* looks at the values. So a value that is appended too late for that look
-    finds its sink missing. In the same way ``wakeup_pending`` says that a wakeup is pending: the producer sets it after
-    it has added its sink, and the I/O thread clears it before it looks at the set. An interrupt of the training thread
-    between two of these steps takes back what was done, so that the next value announces itself; and each heartbeat
-    visits all streams.
-    """
-
-    __slots__ = (
-        "_queues",
-        "changed",
-        "deferred",
-        "defers",
-        "granted",
-        "hastened",
-        "limit",
-        "patient",
-        "peak_bytes",
-        "ready",
-        "retained",
-        "taken",
-        "wake_gathering",
-        "wake_now",
-        "wakeup_pending",
-    )  # fmt: skip
-
-    def __init__(self, limit: int, wake: Callable[[], None], wake_now: Callable[[], None]) -> None:
-        self.limit, self.wake_gathering, self.wake_now = limit, wake, wake_now
-        self.defers = False
-        """True while the training thread evaluates queries: wakeups are sent afterwards."""
-        self.deferred: tuple[Callable[[], None], ...] = ()
-        """The deferred wakeups."""
-        self.ready: set[ValueSink] = set()
-        """The sinks with new values; added by producers, removed by the I/O thread."""
-        self.changed = False
-        """True if a query's state has changed; set by producers, cleared by the I/O thread before it looks."""
-        self.wakeup_pending = False
-        self.patient = False
-        """True while values gather for longer than usual; set by the I/O thread."""
-        self.hastened = 0
-        """How often a producer has asked it not to; it raises this before the wakeup."""
-        self.peak_bytes = 0
-        self.granted = 0
-        """Bytes that queues were granted since the start; `ValueQueue._ask_for_room` raises it."""
-        self.taken = 0
-        """Bytes of these that are free again; the I/O thread raises it."""
-        self.retained = 0  # bytes that have left their queue, and that some reader of it still has to send
-        self._queues: dict[ValueQueue, None] = {}
-
-    def open(self, queue: ValueQueue) -> None:
-        """Count the bytes of a queue."""
-        self._queues[queue] = None
-
-    def announce(self, sink: ValueSink) -> None:
-        """Add ``sink`` to the ready set, and wake the I/O thread."""
-        try:
-            self.ready.add(sink)
-            self.wake()
-        except BaseException:  # an interrupt: the wakeup may not have been sent
-            self.ready.discard(sink)
-            raise
-
-    def wake(self) -> None:
-        """Wake the I/O thread, unless a wakeup is pending."""
-        if not self.wakeup_pending:
-            try:
-                self.wakeup_pending = True
-                self._send(self.wake_gathering)
-            except BaseException:  # an interrupt
-                self.wakeup_pending = False
-                raise
-
-    def hasten(self) -> None:
-        """Wake the I/O thread if it lets values gather for long: much has gathered."""
-        if self.patient:
-            try:
-                self.hastened += 1
-                self.patient = False
-                self._send(self.wake_gathering)
-            except BaseException:  # an interrupt: the wakeup may not have been sent
-                self.patient = True
-                raise
-
-    def wake_at_once(self) -> None:
-        """Send the first value of a stream at once: its chart is still empty."""
-        self._send(self.wake_now)
-
-    def _send(self, wakeup: Callable[[], None]) -> None:
-        if self.defers:  # there is no call up to the end, so no other thread and no interrupt comes between
-            self.deferred = (*self.deferred, wakeup)
-        else:
-            wakeup()
-
-    def settle(self) -> None:
-        """Send the wakeups that were deferred."""
-        deferred, self.deferred = self.deferred, ()
-        try:
-            for wakeup in deferred:
-                wakeup()
-        except BaseException:  # an interrupt
-            self.wakeup_pending = False
-            raise
-
-    def collect(self) -> list[ValueSink]:
-        """Take the sinks with new values out of the set, to read them. I/O thread."""
-        taken: list[ValueSink] = []
-        with contextlib.suppress(KeyError):  # an interrupted producer has taken one back
-            for _ in range(len(self.ready)):
-                taken.append(self.ready.pop())
-        return taken
-
-    def close(self, queue: ValueQueue) -> None:
-        """Forget a queue and its values, and reserve no further bytes for it."""
-        if queue in self._queues:
-            del self._queues[queue]
-            queue.closed = True
-            self.taken += queue.reserved_bytes()
-
-    def pending_bytes(self) -> int:
-        """Return the pending bytes of all queues and their readers."""
-        return self.retained + sum(queue.pending_bytes() for queue in list(self._queues))
-
-    def gathered(self) -> int:
-        """Return the pending bytes of the queues with new values."""
-        return sum(sink.pending_bytes() for sink in list(self.ready) if isinstance(sink, ValueQueue))
-
-    def free_bytes(self) -> int:
-        """Return the bytes that no queue holds or has reserved."""
-        granted = self.granted - self.taken + self.retained
-        self.peak_bytes = max(self.peak_bytes, granted)
-        return self.limit - granted
-
-
-class ValueQueue:
-    """The queue of one stream's values for the I/O thread."""
-
-    unobserved = False  # a client reads them
-    # Byte counters with one writer each are exact without a lock: their difference is pending.
-    __slots__ = (
-        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken", "_taken_bytes", "capacity", "closed",
-        "dropped", "inboxes", "number",
-    )  # fmt: skip
-
-    def __init__(self, queues: QueueSet, values: int) -> None:
-        self._queues, self._ready, self.capacity = queues, queues.ready, values
-        self.inboxes: tuple[Inbox, ...] = ()
-        self.closed = False  # by the I/O thread, for good
-        # The training thread's. A single value waits as a bare tuple in a list, which costs least to make and to leave
-        # behind; one append is all or nothing, whatever interrupts it.
-        self._items: list[Item | ValueBlock] = []
-        self.number = self.dropped = 0
-        self._granted = self._room = 0  # bytes granted since the start, and what is left of the last grant
-        # The I/O thread's.
-        self._held: list[Item | ValueBlock] = []
-        self._taken = self._taken_bytes = 0
-
-    def put(self, event: int, time: float, value: Any, size: int) -> None:
-        """Append the next value, or count it as dropped if there is no room."""
-        room = self._room - size
-        if room < 0:
-            room = self._reserve(size)
-            if room < 0:
-                self.number = number = self.number + 1
-                self.dropped += 1
-                for inbox in self.inboxes:
-                    inbox.items.append((number, event, time, value, size))
-                return
-        # From here to the end of the append Python delivers no signal: the value has a number and is there, or neither.
-        self.number = number = self.number + 1
-        self._room = room
-        self._items.append((number, event, time, value, size))
-        for inbox in self.inboxes:
-            inbox.items.append((number, event, time, value, size))
-        if self not in self._ready:
-            self._queues.announce(self)
-        if number == 1:
-            self._queues.wake_at_once()
-
-    def put_all(self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int) -> None:
-        """Append the next values as a block, counting those without room as dropped."""
-        count = len(events)
-        room = self._room - count * size
-        if room < 0:
-            room = self._reserve(count * size, count)
-            if room < 0:
-                if count == 1:
-                    self.put(events[0], times[0], values[0], size)
-                    return
-                for half in (slice(count // 2), slice(count // 2, count)):
-                    self.put_all(events[half], times[half], values[half], size)
-                return
-        block = ValueBlock(self.number + 1, events, times, values, size)
-        items = block.items() if self.inboxes else ()
-        # From here to the end of the append Python delivers no signal, as in `put`.
-        self.number, self._room = self.number + count, room
-        self._items.append(block)
-        for inbox in self.inboxes:
-            inbox.items.extend(items)
-        if self not in self._ready:
-            self._queues.announce(self)
-        if block.first == 1:
-            self._queues.wake_at_once()
-
-    def lose(self, count: int = 1) -> None:
-        """Skip numbers of values that will never exist, and count them as dropped."""
-        self.number += count
-        self.dropped += count
-        self.notify()
-
-    def notify(self) -> None:
-        """Wake the I/O thread: the state of the query has changed."""
-        self._queues.changed = True
-        self._queues.announce(self)
-
-    def _reserve(self, size: int, count: int = 1) -> int:
-        """Reserve bytes; return those left after ``count`` values, below 0 without room."""
-        left, room, queues = self.capacity - len(self), self._room, self._queues
-        free = queues.free_bytes() + room
-        held = self.pending_bytes()
-        if held >= min(URGENT_BYTES, free // 4) or 4 * left < 3 * self.capacity:
-            queues.hasten()
-        if left < count or free < size or (held and held + size > MAX_FREE_SHARE_PER_QUEUE * free):
-            return -1
-        grant = max(size, min(RESERVATION_BYTES, free // 2, left * MIN_VALUE_BYTES // 2))  # half: see `hasten` above
-        more, rest = grant - room, grant - size
-        # From here on there is no call and no jump back, so no other thread and no interrupt comes between: what is
-        # granted is in both sums, and nothing is granted once `QueueSet.close` has settled the account.
-        if self.closed:
-            return -1
-        self._granted += more
-        queues.granted += more
-        return rest
-
-    # ------------------------------------------------------------ the I/O thread's end
-
-    def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Return the next values without removing them: see `ValueSource.peek`."""
-        if not self._held:
-            self._held = self._items[:MAX_VALUES_PER_TRANSFER]
-            del self._items[: len(self._held)]
-        return leading(self._held, count, size)
-
-    def take(self, columns: ValueBatch) -> None:
-        """Remove the values that `peek` returned."""
-        held: list[Any] = self._held
-        left = len(columns.numbers)
-        self._taken += left
-        if type(held[0]) is not ValueBlock:
-            del held[:left]
-        else:
-            whole = 0
-            while left and left >= len(block := held[whole]):
-                whole, left = whole + 1, left - len(block)
-            if left:
-                held[whole] = held[whole].part(left, len(held[whole]))
-            del held[:whole]
-        self._taken_bytes += columns.nbytes
-        if not self.closed:
-            self._queues.taken += columns.nbytes
-
-    # ------------------------------------------------------------ from either thread
-
-    def reserved_bytes(self) -> int:
-        """Return the bytes that are pending or reserved."""
-        return self._granted - self._taken_bytes
-
-    def pending_bytes(self) -> int:
-        """Return the pending bytes."""
-        return self._granted - self._room - self._taken_bytes
+        ring = self.ring
+        ring.readers = tuple([other for other in ring.readers if other is not self])
+        ring.trim()
+        if not (ring.readers or ring.keep):
+            ring.rings.close(ring)
+        return not ring.readers
 
     def __len__(self) -> int:
-        dropped = self.dropped  # looked at first: the training thread raises it last
-        return self.number - dropped - self._taken
+        return max(0, self._newest - self.position)

@@ -17,7 +17,7 @@ The path of an event, from `Agent.emit` to a value in a queue
    as long as the budget keeps events from all other queries, `EventSource.shortcut` is set, and steps 2 and 4 are left
    out.
 4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
-   `Account`, checked operation by operation unless it is arithmetic. Their values go to `ValueQueue`s.
+   `Account`, checked operation by operation unless it is arithmetic. Their values go to `ValueRing`s.
 5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
    lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 
@@ -29,7 +29,7 @@ Why in this order
   `EventSource._finish` completes an interrupted event.
 - A number is incremented in a slot without a lock: CPython switches threads only at calls and backward jumps, of which
   `slot += 1` has none. So the count of an idle type is exact from any thread.
-- A value is appended before its queue is put on the ready set, and that before the wakeup: see `QueueSet`.
+- A value is appended before its ring is put into the ready set, and that before the wakeup: see `ReadySet`.
 - Observables are cleared when the event ends, even if a query has kept the event: a tensor must not outlive its step.
 
 What is spelled out twice for speed, and the row of docs/benchmarks.md that pays for it

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
-from looptap.agent.handoff.value_ring import ValueSink
+from looptap.agent.handoff.value_ring import ValueRing
 from looptap.agent.loop.batch_evaluation import BatchEvaluation
 from looptap.agent.loop.overhead_budget import Account
 from looptap.streams.errors import LooptapError
@@ -35,7 +35,7 @@ class AttachedQuery(BatchEvaluation):
     """
 
     def __init__(
-        self, pipeline: Pipeline, sink: ValueSink, *, on: str, name: str = "", max_bytes: int,
+        self, pipeline: Pipeline, sink: ValueRing, *, on: str, name: str = "", max_bytes: int,
         recorder: FlightRecorder[Item] | None = None, account: Account, places: Sequence[Latest] = (),
     ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, account, places)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from looptap.agent.handoff.value_batch import Item, bytes_each
-from looptap.agent.handoff.value_ring import ValueSink
+from looptap.agent.handoff.value_ring import ValueRing
 from looptap.agent.loop.columns.event_batch import MISSED, EventBatch, EventOccurrence
 from looptap.agent.loop.overhead_budget import Account
 from looptap.agent.loop.query_status import QueryStatus
@@ -37,7 +37,7 @@ EVENTS_AT_A_TIME = 16
 class BatchEvaluation(QueryStatus):
     """The part of an `AttachedQuery` that takes batches of events."""
 
-    def __init__(self, pipeline: Pipeline, sink: ValueSink, account: Account, places: Sequence[Latest]) -> None:
+    def __init__(self, pipeline: Pipeline, sink: ValueRing, account: Account, places: Sequence[Latest]) -> None:
         super().__init__(pipeline, sink, account, places)
         self.grouped = False
         """True if its window ends with the groups of the host."""

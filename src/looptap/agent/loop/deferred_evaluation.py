@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from looptap.agent.handoff.value_ring import QueueSet
+    from looptap.agent.handoff.ready_set import ReadySet
 
 MAX_PENDING_EVENTS = 1024
 """Events of one type that the training thread leaves to the I/O thread; beyond, it evaluates them itself."""
@@ -124,7 +124,7 @@ class DeferredEvaluator:
 
     __slots__ = ("max_pending", "piece", "plans", "queues", "turn")
 
-    def __init__(self, queues: QueueSet | NullWakeup) -> None:
+    def __init__(self, queues: ReadySet | NullWakeup) -> None:
         self.queues = queues
         self.plans: tuple[Evaluable, ...] = ()
         """The plans with deferred queries; replaced as a whole under the lock of the types."""

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from looptap.agent.handoff.value_batch import FlaggedValue, Item
-from looptap.agent.handoff.value_ring import Inbox, ValueSink
+from looptap.agent.handoff.value_ring import Inbox, ValueRing
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
@@ -46,7 +46,7 @@ class DerivedQuery(AttachedQuery):
     """
 
     def __init__(
-        self, pipeline: Pipeline, sink: ValueSink, source: AttachedQuery, *, of: str, nth: int, name: str,
+        self, pipeline: Pipeline, sink: ValueRing, source: AttachedQuery, *, of: str, nth: int, name: str,
         max_bytes: int, account: Account, exposed: dict[str, Any],
     ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, account=account)
@@ -89,7 +89,7 @@ class DerivedQuery(AttachedQuery):
         source.derived = tuple(query for query in source.derived if query is not self)
         output.inboxes = tuple(inbox for inbox in output.inboxes if inbox is not self.inbox)
 
-    def redirect(self, sink: ValueSink, shift: int) -> None:
+    def redirect(self, sink: ValueRing, shift: int) -> None:
         """Put values into ``sink`` from now on; no value of the loop comes meanwhile."""
         super().redirect(sink, shift)
         self.inbox.sink = sink

@@ -9,7 +9,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
@@ -299,7 +299,7 @@ class Costs:
 
 
 def evaluate(
-    chosen: ImmediateQueries, event: Event, number: int, now: float, began: int, queues: QueueSet, pays: bool,
+    chosen: ImmediateQueries, event: Event, number: int, now: float, began: int, queues: ReadySet, pays: bool,
     costs: Costs,
 ) -> None:  # fmt: skip
     """Evaluate these queries at the event. ``pays``: the purse is not empty.
@@ -321,7 +321,7 @@ def evaluate(
 
 
 def _evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, queues: QueueSet,
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, queues: ReadySet,
     pays: bool, costs: Costs,
 ) -> None:  # fmt: skip
     began_at = started = monotonic()
@@ -366,7 +366,7 @@ def miss_nested(source: SourceState, now: float) -> int:
     return source.number
 
 
-def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int, queues: QueueSet) -> None:
+def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int, queues: ReadySet) -> None:
     """End the windows that follow the group, which is the ``group``-th."""
     if queues.defers:  # a query has ended the group
         for query in queries:

@@ -15,8 +15,8 @@ from threading import get_native_id
 from time import monotonic
 from typing import Any
 
+from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.handoff.scalar_looks import ScalarLooks
-from looptap.agent.handoff.value_ring import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
@@ -56,7 +56,7 @@ class EventSource(SourceState):
 
     def __init__(
         self, origin: EventOrigin, lock: Any, evaluators: tuple[DeferredEvaluator, DeferredEvaluator],
-        queues: QueueSet, clock: Callable[[], float], closes: tuple[EventSource, ...] = (),
+        queues: ReadySet, clock: Callable[[], float], closes: tuple[EventSource, ...] = (),
         looks: ScalarLooks | None = None,
     ) -> None:  # fmt: skip
         self.clock, self.looks, self.thread = clock, looks, 0  # the thread of the events looked at; -1 for several
@@ -364,7 +364,7 @@ class EventSources:
         self.exposed, self.rank, self.evaluator = exposed, rank, evaluator
         self.machine: dict[str, Any] = {}
         """Readings of the machine, by the names that queries have for them. Only the I/O thread changes it."""
-        assert isinstance(evaluator.queues, QueueSet)
+        assert isinstance(evaluator.queues, ReadySet)
         self._queues = evaluator.queues
         self.unobserved = evaluator.for_unobserved_events()
         """The events of queries whose values no client waits for: no wakeup is sent for them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.event_sources import EventSource, EventSources
 
@@ -11,7 +11,7 @@ class NullEventSources(EventSources):
     """The event types of an inert agent: every name leads to one idle source."""
 
     def __init__(self) -> None:
-        super().__init__((), {}, 0, DeferredEvaluator(QueueSet(0, _no_wakeup, _no_wakeup)))
+        super().__init__((), {}, 0, DeferredEvaluator(ReadySet(_no_wakeup, _no_wakeup)))
         self._only_source = super()._new("inert")
 
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:

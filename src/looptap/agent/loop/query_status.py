@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, thread_time
 from typing import Any, Protocol, TypeAlias
 
-from looptap.agent.handoff.value_ring import ValueSink
+from looptap.agent.handoff.value_ring import ValueRing
 from looptap.agent.loop.hooks.query_hooks import QueryHooks
 from looptap.agent.loop.overhead_budget import LIMITED_SECONDS, LONGEST_RETRY_SECONDS, RETRY_SECONDS, Account, percent
 from looptap.streams.columns.evaluation import ColumnForm
@@ -35,7 +35,7 @@ def stay() -> None:
 class Dependent(Protocol):
     """What a query needs to know of a query derived from it."""
 
-    sink: ValueSink
+    sink: ValueRing
     reached: int
 
     @property
@@ -65,7 +65,7 @@ class Passing(Protocol):
 class QueryStatus:
     """The part of an `AttachedQuery` that clients see."""
 
-    def __init__(self, pipeline: Pipeline, sink: ValueSink, account: Account, places: Sequence[Latest]) -> None:
+    def __init__(self, pipeline: Pipeline, sink: ValueRing, account: Account, places: Sequence[Latest]) -> None:
         self.pipeline, self.sink, self.account = pipeline, sink, account
         pipeline.on_failure = self._window_failed
         self.latest_slots = places
@@ -140,7 +140,7 @@ class QueryStatus:
         for query in self.derived:
             query.end_group(number, now, group)
 
-    def redirect(self, sink: ValueSink, shift: int) -> None:
+    def redirect(self, sink: ValueRing, shift: int) -> None:
         """Put values into ``sink`` from now on, whose numbers are ``shift`` higher.
 
         Nothing may be evaluated meanwhile.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from looptap.agent.handoff.history import HistoryBuffer
 from looptap.agent.handoff.value_batch import Item
+from looptap.agent.handoff.value_ring import ValueRing
 from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.streams.errors import QueryError
@@ -26,18 +26,18 @@ class HistoryReplays:
         self._going: dict[DerivedQuery, deque[Item]] = {}  # and what is left to evaluate
         self._busy = False
 
-    def hold(self, query: DerivedQuery, buffer: HistoryBuffer | None, *, wanted: bool) -> tuple[str, ...]:
+    def hold(self, query: DerivedQuery, ring: ValueRing | None, *, wanted: bool) -> tuple[str, ...]:
         """Hold a query back that begins with a history, if ``wanted``; return notes.
 
         Raises QueryError.
         """
-        if buffer is None:
+        if ring is None:
             if wanted:
                 raise QueryError(
                     f"history=True is for declared streams, which have one: {query.of!r:.120} is a query of a client."
                 )
             return ()
-        held = len(buffer)
+        held = len(ring)
         if not wanted:
             what = f"history=True begins with the values in its history, {held:,} so far"
             return (f"begins with the next value of {query.of!r}; {what}",) if held else ()
@@ -50,9 +50,9 @@ class HistoryReplays:
         query.held = True
         return ()
 
-    def start(self, query: DerivedQuery, buffer: HistoryBuffer) -> None:
+    def start(self, query: DerivedQuery, ring: ValueRing) -> None:
         """Take the history of a query that is held, once values come to its inbox."""
-        self._going[query] = deque(buffer.read(0, buffer.capacity, buffer.number))
+        self._going[query] = deque(ring.read(0, ring.keep))
 
     def go_on(self) -> bool:
         """Evaluate a piece of each history; return True if more can be evaluated now."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.handoff.value_batch import Item
-from looptap.agent.handoff.value_ring import ValueQueue, ValueSink
+from looptap.agent.handoff.value_ring import ValueRing
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.calls.call_events import CallEvents
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
@@ -80,7 +80,7 @@ class QueryRegistry:
         source, window = "events" if over is None else "values", window or Group()
         return compile_query(QuerySpec(code, window, every, throttle, source, known, functions, bounds, unsafe))
 
-    def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueSink, max_bytes: int) -> AttachedQuery:
+    def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueRing, max_bytes: int) -> AttachedQuery:
         """Compile the host's query, without a budget, unattached. Raises QueryError."""
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
@@ -90,7 +90,7 @@ class QueryRegistry:
         )
         return hooked(query, pipeline, self._sources)
 
-    def attached(self, attach: m.Attach, sink: ValueQueue) -> AttachedQuery:
+    def attached(self, attach: m.Attach, sink: ValueRing) -> AttachedQuery:
         """Compile the query of ``attach``, not yet attached. Raises QueryError.
 
         It fills ``sink``.
@@ -140,7 +140,7 @@ class QueryRegistry:
             check_names(observables_read(text, known), text, on, count, carried, tuple(sources.exposed))
 
     def derived(
-        self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueSink, *, name: str,
+        self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueRing, *, name: str,
         window: Window | None, every: int, throttle: float, max_bytes: int, budget: float | None, unsafe: bool,
     ) -> DerivedQuery:  # fmt: skip
         """Compile a query over the values of ``source``, called ``of``, not yet attached.

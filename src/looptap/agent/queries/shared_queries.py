@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent.handoff.fan_out import FanOut
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.protocol import messages as m
 
@@ -24,17 +23,17 @@ _OF_A_CLIENT: dict[str, Any] = {
 
 
 class SharedQuery:
-    """A query with the readers of its values, and what was asked for."""
+    """A query and what was asked for."""
 
-    def __init__(self, query: AttachedQuery, fan_out: FanOut, key: Hashable) -> None:
-        self.query, self.fan_out, self.key = query, fan_out, key
+    def __init__(self, query: AttachedQuery, key: Hashable) -> None:
+        self.query, self.key = query, key
 
     def sound(self) -> bool:
         """Return True if nothing sets it apart from a fresh query but its open window."""
         query = self.query
         limited = query.suspended or query.limited
         reported = query.errors or query.warning or query.missing_names
-        return query.state == "live" and not (limited or reported or query.derived) and bool(self.fan_out.readers)
+        return query.state == "live" and not (limited or reported or query.derived) and bool(query.sink.readers)
 
     def joinable(self, *, group_begins: bool) -> bool:
         """Return True if it yields what a fresh query would from the next event on.
@@ -70,12 +69,12 @@ class SharedQueries:
         """Return the query that a client may join instead of ``ask``, if there is one."""
         return self._known.get(self._key(ask))
 
-    def add(self, ask: m.Attach, query: AttachedQuery, fan_out: FanOut) -> SharedQuery | None:
+    def add(self, ask: m.Attach, query: AttachedQuery) -> SharedQuery | None:
         """Return a new query as one that others may join; None if it cannot be shared."""
         alone = ask.when is not None or ask.align or ask.code.pickled or ask.unsafe
         if alone or not query.pipeline.trusted or not query.pipeline.forgetful:
             return None
-        return SharedQuery(query, fan_out, self._key(ask))
+        return SharedQuery(query, self._key(ask))
 
     def leader(self, shared: SharedQuery) -> SharedQuery:
         """Return the query that clients join instead of ``shared``, or itself."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TypedDict
 
-from looptap.agent.handoff.value_batch import ValueBatch
 from looptap.store.errors import StoreError
 from looptap.streams.flags import REPEATED
+from looptap.streams.stream.buffer import Batch
 
 MAX_EARLIER_RUNS = 100
 """Earlier runs that are remembered, the newest."""
@@ -58,7 +58,7 @@ class RunHistory:
         """Record further events that had occurred, by their newest numbers."""
         self.seen |= {name: max(number, self.seen.get(name, 0)) for name, number in seen.items()}
 
-    def flagged(self, on: str, columns: ValueBatch, flags: bytearray) -> bytearray:
+    def flagged(self, on: str, columns: Batch, flags: bytearray) -> bytearray:
         """Return the flags of values, marking those whose event is repeated."""
         if self._find is not None:
             self._look()

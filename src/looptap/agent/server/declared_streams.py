@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from looptap.agent.control.command_log import MAX_RECORDS
-from looptap.agent.handoff.history import History, HistoryBuffer
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.ready_set import ReadySet
+from looptap.agent.handoff.value_ring import RingSet, ValueRing
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.loop.event_sources import EventSources
@@ -40,6 +40,8 @@ DEFAULT_HISTORY_VALUES = 10_000
 """Values of a history, unless the host says otherwise."""
 DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the host says otherwise."""
+MAX_LAG_VALUES = 4096
+"""Values besides its history that a stream holds for a reader that has yet to take them."""
 RATE_WINDOW_VALUES = 128
 """Values over which the rate is taken."""
 
@@ -51,13 +53,12 @@ class DeclaredStream:
         self,
         name: str,
         query: AttachedQuery,
-        buffer: HistoryBuffer,
         unit: str = "",
         *,
         logged: bool = False,
         by: str = "",
     ) -> None:
-        self.name, self.query, self.buffer, self.unit, self.logged, self.by = name, query, buffer, unit, logged, by
+        self.name, self.query, self.unit, self.logged, self.by = name, query, unit, logged, by
         self.exported = self.kept = False
         """True if viewers see it; if its values go to the file of the run."""
         self.shares: set[str] = set()
@@ -67,9 +68,14 @@ class DeclaredStream:
         self.dropped = False
         """True once its query has failed and was detached."""
 
+    @property
+    def ring(self) -> ValueRing:
+        """Its values: the output of its query."""
+        return self.query.sink
+
     def describe(self) -> StreamInfo:
         """Describe the stream to an operator."""
-        query, buffer = self.query, self.buffer
+        query, ring = self.query, self.ring
         elapsed = monotonic() - query.started if query.started else 0.0
         fields = query.pipeline.fields
         return StreamInfo(
@@ -81,13 +87,13 @@ class DeclaredStream:
             fields=tuple(fields) if fields else None,
             state=query.state,
             reason=query.reason,
-            values=buffer.number,
-            held=len(buffer),
-            bytes=buffer.held,
+            values=ring.number,
+            held=len(ring),
+            bytes=ring.held,
             rate=self._rate(),
             errors=query.errors,
             withheld=query.withheld,
-            readers=buffer.readers - self.kept,
+            readers=len(ring.readers) - self.kept,
             exported=self.exported,
             shares=tuple(sorted(self.shares)),
             kept=self.kept,
@@ -98,8 +104,7 @@ class DeclaredStream:
 
     def _rate(self) -> float:
         """Return the values per second, by the last 128 and the time since."""
-        buffer = self.buffer
-        newest = buffer.read(buffer.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES, buffer.number)
+        newest = self.ring.read(self.ring.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
         return len(newest) / elapsed if elapsed > 0 else 0.0
 
@@ -111,9 +116,9 @@ Sight: TypeAlias = Callable[[DeclaredStream], bool]
 class DeclaredStreams:
     """All declared streams of an agent, by name."""
 
-    def __init__(self, queries: QueryRegistry, sources: EventSources, queues: QueueSet, limits: Limits) -> None:
+    def __init__(self, queries: QueryRegistry, sources: EventSources, ready_set: ReadySet, limits: Limits) -> None:
         self._queries, self._sources, self._limits = queries, sources, limits
-        self.history = History(queues, limits.history_bytes_in_all, limits.history_bytes)
+        self.history = RingSet(ready_set, limits.history_bytes_in_all, limits.history_bytes, MAX_LAG_VALUES)
         self.by_name: dict[str, DeclaredStream] = {}
         self._displaced: list[DeclaredStream] = []
         self._naming = threading.Lock()  # the host's threads and the I/O thread
@@ -153,36 +158,33 @@ class DeclaredStreams:
             raise QueryError(f"{name!r} cannot be computed from its own values.")
         attached: AttachedQuery
         if source is not None:
-            buffer = self.history.open(history)
+            ring = self.history.open(history)
             attached = self._queries.derived(
-                source.query, of, query, buffer, name=name, window=over, every=every, throttle=throttle,
+                source.query, of, query, ring, name=name, window=over, every=every, throttle=throttle,
                 max_bytes=max_bytes, budget=math.inf, unsafe=unsafe,
             )  # fmt: skip
         else:
             pipeline = self._queries.compiled(query, over, every, throttle, unsafe=unsafe)
-            buffer = self.history.open(history)
+            ring = self.history.open(history)
             max_bytes = min(max_bytes, self._limits.outbound_message // 2)
-            attached = self._queries.declared(name, pipeline, on, buffer, max_bytes)
-        self._add(DeclaredStream(name, attached, buffer, unit))
+            attached = self._queries.declared(name, pipeline, on, ring, max_bytes)
+        self._add(DeclaredStream(name, attached, unit))
         self._queries.install(attached)
 
-    def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> DeclaredStream:
-        """Turn a client's query into a declared stream, numbered above ``after``.
+    def adopt(self, name: str, query: AttachedQuery, by: str) -> DeclaredStream:
+        """Turn a client's query into a declared stream, which has yet to get a ring.
 
-        Nothing may be evaluated meanwhile. Raises QueryError, LimitReached.
+        Raises QueryError, LimitReached.
         """
         bound = self._limits.handed_streams
         if sum(bool(declared.by) for declared in list(self.by_name.values())) >= bound:
             raise LimitReached(f"{bound} streams are handed over, the bound (Limits.handed_streams); end one.")
         try:
             _check_name(name)
-            declared = DeclaredStream(
-                name, query, self.history.open(DEFAULT_HISTORY_VALUES, after), by=by or "a client"
-            )
+            declared = DeclaredStream(name, query, by=by or "a client")
             self._add(declared)
         except ValueError as error:
             raise QueryError(str(error), hint="run.export(stream, name='another') names it.") from None
-        query.redirect(declared.buffer, after - query.sink.number)
         query.name = name
         return declared
 
@@ -271,15 +273,15 @@ class DeclaredStreams:
     def command(self, command: QueuedCommand) -> None:
         """Append a command to the stream of all commands."""
         value = tuple(getattr(command, field) for field in COMMAND_FIELDS)
-        buffer = (self.by_name.get(COMMANDS) or self._commands()).buffer
-        buffer.put(command.number, command.time, value, size_of(value))
+        ring = (self.by_name.get(COMMANDS) or self._commands()).ring
+        ring.put(command.number, command.time, value, size_of(value))
 
     def _commands(self) -> DeclaredStream:
         pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
-        buffer = self.history.open(MAX_RECORDS)
-        query = self._queries.declared(COMMANDS, pipeline, "", buffer, DEFAULT_MAX_VALUE_BYTES)
+        ring = self.history.open(MAX_RECORDS)
+        query = self._queries.declared(COMMANDS, pipeline, "", ring, DEFAULT_MAX_VALUE_BYTES)
         query.started = monotonic()
-        stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, buffer, logged=True)
+        stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, logged=True)
         return stream
 
     def list(self, sees: Sight | None = None) -> list[StreamInfo]:
@@ -299,7 +301,7 @@ class DeclaredStreams:
                 stream.dropped = True
                 self._queries.drop(query)
             if stream.by and not (
-                stream.exported or stream.shares or stream.kept or stream.buffer.readers or stream.query.derived
+                stream.exported or stream.shares or stream.kept or stream.ring.readers or stream.query.derived
             ):
                 with self._naming:
                     if self.by_name.get(stream.name) is stream:
@@ -310,9 +312,9 @@ class DeclaredStreams:
             if stream.query.state == "live":
                 stream.query.state, stream.query.reason = "ended", "the job declares another stream of this name"
                 stream.query.changes += 1
-                stream.buffer.notify()
+                stream.ring.notify()
             self._queries.drop(stream.query)
-            self.history.close(stream.buffer)
+            self.history.close(stream.ring)
         return [*over, *displaced]
 
     def finish(self, reason: str) -> None:
@@ -322,16 +324,16 @@ class DeclaredStreams:
             if query.state == "live":
                 query.state, query.reason = "ended", reason
                 query.changes += 1
-                stream.buffer.notify()
+                stream.ring.notify()
 
     def _logged(self, name: str, now: float, fields: str) -> DeclaredStream:
         self._check(name)
         self._capturing = captures()
-        buffer = self.history.open(DEFAULT_HISTORY_VALUES)
+        ring = self.history.open(DEFAULT_HISTORY_VALUES)
         pipeline = compile_query(QuerySpec(fields))  # in place of a query: the host hands the values over
-        query = self._queries.declared(name, pipeline, "", buffer, DEFAULT_MAX_VALUE_BYTES)
+        query = self._queries.declared(name, pipeline, "", ring, DEFAULT_MAX_VALUE_BYTES)
         query.started = now
-        stream = DeclaredStream(name, query, buffer, logged=True)
+        stream = DeclaredStream(name, query, logged=True)
         self._add(stream)
         return stream
 
@@ -345,7 +347,7 @@ class DeclaredStreams:
                 self._displaced.append(there)
             self.by_name[stream.name] = stream
         if there is not None:
-            there.buffer.notify()
+            there.ring.notify()
 
     def _check(self, name: str) -> None:
         _check_name(name)

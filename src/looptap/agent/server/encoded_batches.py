@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from looptap.agent.handoff.value_batch import FlaggedValue, ValueBatch
+from looptap.agent.handoff.value_batch import FlaggedValue
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.server.subscription import Subscription, finished_value
@@ -24,6 +24,7 @@ from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.errors import LooptapError
 from looptap.streams.flags import ERROR
+from looptap.streams.stream.buffer import Batch
 from looptap.streams.text import public_line
 from looptap.streams.values.device_transfer import Pending
 
@@ -49,11 +50,11 @@ class EncodedBatches:
 
     def __init__(self, run_history: RunHistory, rank: int) -> None:
         self._run_history, self._rank = run_history, rank
-        self._kept: OrderedDict[tuple[int, bool, bool], tuple[ValueBatch, _Body]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, bool, bool], tuple[Batch, _Body]] = OrderedDict()
         self.nbytes = 0
         """Bytes kept."""
 
-    def frame(self, stream: Subscription, batch: ValueBatch, *, alike: bool) -> bytes:
+    def frame(self, stream: Subscription, batch: Batch, *, alike: bool) -> bytes:
         """Return the message of a batch for one client; ``alike``: others get it, too."""
         body = self._body_for_all(stream, batch) if alike else self._body(stream, batch)
         return encode(m.Values(stream.number, stream.first(batch), *body))  # type: ignore[arg-type]  # views, for bytes
@@ -63,7 +64,7 @@ class EncodedBatches:
         self._kept.clear()
         self.nbytes = 0
 
-    def _body_for_all(self, stream: Subscription, batch: ValueBatch) -> _Body:
+    def _body_for_all(self, stream: Subscription, batch: Batch) -> _Body:
         key = id(batch), stream.client.viewer, stream.client.version >= m.COLUMNS_SINCE
         if (known := self._kept.get(key)) is not None:
             return known[1]
@@ -75,7 +76,7 @@ class EncodedBatches:
             self.nbytes -= _size_of(oldest)
         return body
 
-    def _body(self, stream: Subscription, batch: ValueBatch) -> _Body:
+    def _body(self, stream: Subscription, batch: Batch) -> _Body:
         """Pack a batch; values that cannot be packed become errors."""
         values, flags = finished(batch)
         if flags and stream.client.viewer:  # not where in the job's code it failed, nor what else there is
@@ -96,14 +97,9 @@ class EncodedBatches:
         if isinstance(stream.query, PartialAggregateQuery):
             windows = array("q", [v.window for v in batch.values]).tobytes()
         return _Body(
-            _buffer("q", batch.events), _buffer("d", batch.times), time.time() - time.monotonic(),
+            memoryview(batch.events), memoryview(batch.times), time.time() - time.monotonic(),
             form, msgspec.Raw(raw), bytes(flags) if any(flags) else b"", self._rank, windows,
         )  # fmt: skip
-
-
-def _buffer(code: str, items: Sequence[Any]) -> memoryview:
-    """Return numbers in an array's memory: the message gets the only copy."""
-    return memoryview(items if isinstance(items, array) else array(code, items))
 
 
 def _size_of(body: _Body) -> int:
@@ -113,7 +109,7 @@ def _size_of(body: _Body) -> int:
 _UNFINISHED = frozenset({FlaggedValue, Pending})
 
 
-def finished(batch: ValueBatch) -> tuple[Sequence[Any], bytearray]:
+def finished(batch: Batch) -> tuple[Sequence[Any], bytearray]:
     """Return values and their flags, if any; waits for copies from a device."""
     if isinstance(batch.values, ValueColumns):
         return batch.values, bytearray()

@@ -2,9 +2,9 @@
 
 Runs on the I/O thread alone. A flush costs what the streams with news cost, however many there are: each client has a
 list of its streams with news (`ClientSession.ready`), and `ValueExporter` the clients that have such streams, in turns.
-A stream gets on the list by `mark`: when its sink is collected from `QueueSet.ready`, when this side changes its state,
+A stream gets on the list by `mark`: when its ring is collected from `ReadySet.ready`, when this side changes its state,
 and at each heartbeat. It leaves the list when it has been looked at and nothing is left to send; that is safe because
-its sink was taken out of `QueueSet.ready` before, so that a later value puts it there again.
+its ring was taken out of `ReadySet.ready` before, so that a later value puts it there again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from looptap.agent.handoff.value_ring import QueueSet, ValueSink, ValueSource
+from looptap.agent.handoff.ready_set import ReadySet, Ring
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.queries.query_registry import QueryRegistry
@@ -54,12 +54,12 @@ class Pacing:
     """The pace of flushes: values gather for as long as their readers can wait.
 
     Each flush finds the I/O thread's code in no cache, so that a few large ones cost the job less than many small ones.
-    Where more gathers in that time than is safe (`QueueSet.hasten`), a flush comes at once, and for a second the next
+    Where more gathers in that time than is safe (`ReadySet.hasten`), a flush comes at once, and for a second the next
     ones come after half the time that this took.
     """
 
-    def __init__(self, queues: QueueSet, exporter: ValueExporter, recorder: RunRecorder | None) -> None:
-        self._queues, self._exporter, self._recorder = queues, exporter, recorder
+    def __init__(self, ready_set: ReadySet, exporter: ValueExporter, recorder: RunRecorder | None) -> None:
+        self._ready_set, self._exporter, self._recorder = ready_set, exporter, recorder
         self._began = self._hurried_until = 0.0
         self._most, self._hastened = PROMPT_SECONDS, 0
 
@@ -68,25 +68,25 @@ class Pacing:
 
         Large values are not waited for: they gain nothing from sharing a frame.
         """
-        queues, seconds = self._queues, PROMPT_SECONDS
-        if queues.hastened != self._hastened:
+        ready_set, seconds = self._ready_set, PROMPT_SECONDS
+        if ready_set.hastened != self._hastened:
             return 0.0
-        if self._exporter.low_latency_streams or queues.gathered() > LARGE_VALUE_BYTES:
+        if self._exporter.low_latency_streams or ready_set.gathered() > LARGE_VALUE_BYTES:
             seconds = LOW_LATENCY_SECONDS
         elif steady and not (self._recorder is not None and self._recorder.recording):
             sessions = self._exporter.sessions.clients.values()
             seconds = min([one.patience for one in sessions if one.streams], default=PROMPT_SECONDS)
             if time.monotonic() < self._hurried_until:
                 seconds = min(seconds, self._most)
-        queues.patient = seconds > PROMPT_SECONDS
+        ready_set.patient = seconds > PROMPT_SECONDS
         return seconds
 
     def begin_flush(self) -> None:
         """Note a flush, and whether more had gathered than is safe."""
         before, self._began = self._began, time.monotonic()
-        self._queues.patient = False
-        if self._queues.hastened != self._hastened:
-            self._hastened = self._queues.hastened
+        self._ready_set.patient = False
+        if self._ready_set.hastened != self._hastened:
+            self._hastened = self._ready_set.hastened
             self._most = max(PROMPT_SECONDS, (self._began - before) / 2)
             self._hurried_until = self._began + HURRY_SECONDS
 
@@ -97,20 +97,20 @@ class ValueExporter:
     def __init__(
         self,
         queries: QueryRegistry,
-        queues: QueueSet,
+        ready_set: ReadySet,
         sessions: SessionTable,
         limits: Limits,
         send: Callable[[bytes, bytes], SendResult],
         rank: int,
         run_history: RunHistory,
     ) -> None:
-        self._queries, self._queues, self.sessions, self._limits = queries, queues, sessions, limits
+        self._queries, self._ready_set, self.sessions, self._limits = queries, ready_set, sessions, limits
         self._send, self._encoded = send, EncodedBatches(run_history, rank)
         self.streams: dict[Subscription, None] = {}
         """All streams, in the order of opening."""
         self.low_latency_streams = 0
         """The number of streams with low latency."""
-        self._served: dict[ValueSink, dict[Subscription, None]] = {}  # by where their values come from
+        self._served: dict[Ring, dict[Subscription, None]] = {}  # by where their values come from
         self._ready_clients: OrderedDict[ClientSession, None] = (
             OrderedDict()
         )  # clients with streams on their list, next one first
@@ -133,14 +133,13 @@ class ValueExporter:
         self,
         stream: Subscription,
         query: AttachedQuery,
-        source: ValueSource,
         *,
         declared: bool = False,
         shared: SharedQuery | None = None,
     ) -> None:
-        """Serve a stream from ``source``; ``declared``: its query belongs to the job."""
+        """Serve a stream that has moved to ``query``; ``declared``: the job's."""
         self._unlink(stream)
-        stream.continue_with(query, source, declared=declared, shared=shared)
+        stream.continue_with(query, declared=declared, shared=shared)
         self._link(stream)
 
     def note_attention(self, client: ClientSession, patience: float, unseen: Collection[int] = ()) -> None:
@@ -174,7 +173,7 @@ class ValueExporter:
             last = stream.source.leave()
             if stream.declared:
                 self._queries.schedule_command(stream.query)
-                self._queues.changed = True  # it may have been the last reader
+                self._ready_set.changed = True  # it may have been the last reader
             elif last:
                 queries.append(stream.query)
         self._queries.drop(*queries)
@@ -184,10 +183,10 @@ class ValueExporter:
         self.remove(*streams)
         self._awaiting_replies.pop(client, None)
 
-    def mark_sinks(self, sinks: Sequence[ValueSink]) -> None:
-        """Mark the streams whose values come from these sinks."""
-        for sink in sinks:
-            for stream in self._served.get(sink, ()):
+    def mark_rings(self, rings: Sequence[Ring]) -> None:
+        """Mark the streams whose values come from these rings."""
+        for ring in rings:
+            for stream in self._served.get(ring, ()):
                 self.mark(stream)
 
     def mark(self, stream: Subscription) -> None:
@@ -206,19 +205,19 @@ class ValueExporter:
                 self.mark(stream)
 
     def _link(self, stream: Subscription) -> None:
-        self._served.setdefault(stream.sink, {})[stream] = None
+        self._served.setdefault(stream.ring, {})[stream] = None
         self._note_readers(stream)
         self.mark(stream)
 
     def _unlink(self, stream: Subscription) -> None:
-        served = self._served[stream.sink]
+        served = self._served[stream.ring]
         del served[stream]
         self._note_readers(stream)
         if not served:
-            del self._served[stream.sink]
+            del self._served[stream.ring]
 
     def _note_readers(self, stream: Subscription) -> None:
-        stream.query.unseen = all([other.unseen for other in self._served[stream.sink]])
+        stream.query.unseen = all([other.unseen for other in self._served[stream.ring]])
 
     # ------------------------------------------------------------ sending
 
@@ -274,7 +273,7 @@ class ValueExporter:
             client.unsent_replies.append(frame)
             self._awaiting_replies[client] = None
             client.back_off()
-            self._queues.wake()
+            self._ready_set.wake()
         return sent
 
     def _send_replies(self, client: ClientSession, now: float) -> bool:
@@ -314,7 +313,7 @@ class ValueExporter:
             count = max(TYPICAL_BATCH_VALUES, min(waiting // 4, MAX_BATCH_VALUES))
             batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
-                frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.sink]) > 1))
+                frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.ring]) > 1))
                 taken.append((stream, batch))
                 left = left or waiting > len(batch.numbers)
                 columns = isinstance(batch.values, ValueColumns)

@@ -11,12 +11,11 @@ import math
 import os
 import time
 import weakref
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from looptap.agent.handoff.history import Cursor
-from looptap.agent.handoff.value_ring import ValueSink
+from looptap.agent.handoff.ready_set import Ring
+from looptap.agent.handoff.value_ring import Cursor
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.scalars.scalar_table import ScalarTable
@@ -32,7 +31,6 @@ from looptap.store.layout.scalar_columns import ScalarRow, row_of
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.columns.value_columns import ValueColumns
-from looptap.streams.stream.buffer import Batch
 
 CLOSE_TIMEOUT_SECONDS = 1.0
 """Seconds that the end of a run waits for the file."""
@@ -54,7 +52,7 @@ class RunRecorder:
         self._place_is_chosen = bool(where or os.environ.get("LOOPTAP_STORE"))
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
         self._kept: dict[DeclaredStream, tuple[int, Cursor]] = {}
-        self._by_sink: dict[ValueSink, DeclaredStream] = {}  # of those
+        self._by_ring: dict[Ring, DeclaredStream] = {}  # of those
         self._ready: dict[DeclaredStream, None] = {}  # those that have values to hand over
         self._errors: dict[str, tuple[int, str, str]] = {}
         self._withheld: dict[str, int] = {}
@@ -75,13 +73,13 @@ class RunRecorder:
         if declared in self._kept:
             return
         declared.kept = declared.query.recorded = True
-        self._by_sink[declared.buffer] = declared
+        self._by_ring[declared.ring] = declared
         self._ready[declared] = None
         if declared in self._before:
             number, above = self._before[declared]
-            self._kept[declared] = number, Cursor(declared.buffer, above)
+            self._kept[declared] = number, Cursor(declared.ring, above)
             return
-        pipeline, reader = declared.query.pipeline, Cursor(declared.buffer)
+        pipeline, reader = declared.query.pipeline, Cursor(declared.ring)
         number = self.writer.stream(
             declared.name,
             query="" if declared.logged else pipeline.text,
@@ -99,7 +97,7 @@ class RunRecorder:
         if declared in self._kept:
             self._ready[declared] = None
             self.hand_over(run_history)
-            self._by_sink.pop(declared.buffer)
+            self._by_ring.pop(declared.ring)
             number, reader = self._kept.pop(declared)
             self._before[declared] = number, reader.position
             reader.leave()
@@ -113,11 +111,11 @@ class RunRecorder:
             )  # fmt: skip
         self.writer.command(command)
 
-    def mark_sinks(self, sinks: Sequence[ValueSink]) -> None:
-        """Mark the streams whose values come from these sinks for `hand_over`."""
-        for sink in sinks:
-            if sink in self._by_sink:
-                self._ready[self._by_sink[sink]] = None
+    def mark_rings(self, rings: Sequence[Ring]) -> None:
+        """Mark the streams whose values come from these rings for `hand_over`."""
+        for ring in rings:
+            if ring in self._by_ring:
+                self._ready[self._by_ring[ring]] = None
 
     def mark_all(self) -> None:
         """Mark all streams for `hand_over`."""
@@ -129,16 +127,14 @@ class RunRecorder:
         for declared in ready:
             number, reader = self._kept[declared]
             on = declared.query.on
-            while (columns := reader.peek(_MAX_BATCH_VALUES, _MAX_BATCH_BYTES)) is not None:
-                values, flags = finished(columns)
-                flags = run_history.flagged(on, columns, flags)
-                nbytes = values.nbytes if isinstance(values, ValueColumns) else columns.nbytes
-                batch = Batch(
-                    columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
-                    time.time() - time.monotonic(), bytes(flags), self._rank, nbytes,
-                )  # fmt: skip
-                self.writer.append(number, batch)
-                reader.take(columns)
+            while (batch := reader.peek(_MAX_BATCH_VALUES, _MAX_BATCH_BYTES)) is not None:
+                values, flags = finished(batch)
+                flags = run_history.flagged(on, batch, flags)
+                nbytes = values.nbytes if isinstance(values, ValueColumns) else batch.nbytes
+                clock = time.time() - time.monotonic()
+                kept = batch._replace(values=values, clock=clock, flags=bytes(flags), rank=self._rank, nbytes=nbytes)
+                self.writer.append(number, kept)
+                reader.take(batch)
         self._record_errors(ready)
 
     def _record_errors(self, streams: Iterable[DeclaredStream]) -> None:

@@ -1,7 +1,7 @@
 """Serves clients: answers requests, attaches queries, sends values.
 
 Everything here runs on the I/O thread, through `receive`, `flush`, `on_heartbeat_timer` and `goodbye`. It shares with
-the training thread only event sources (copy on write), deferred events, value queues, histories, and commands.
+the training thread only event sources (copy on write), deferred events, rings of values, and commands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import msgspec
 
 from looptap.agent.control.command import LoopCommand
 from looptap.agent.control.command_handlers import CommandService
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.ready_set import ReadySet
+from looptap.agent.handoff.value_ring import RingSet
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.loop.event_sources import EventSources
@@ -60,7 +61,7 @@ class RequestDispatcher:
         sources: EventSources,
         groups: tuple[str, ...],
         limits: Limits,
-        queues: QueueSet,
+        ready_set: ReadySet,
         budget: OverheadBudget,
         recorder: RunRecorder | None,
         configuration: Configuration,
@@ -68,17 +69,21 @@ class RequestDispatcher:
         link: Callable[[], ServerThread | None],
     ) -> None:
         self.run, self.limits, self.sources, self.budget = run, limits, sources, budget
-        self.queues, self.recorder, self.configuration = queues, recorder, configuration
+        self.ready_set, self.recorder, self.configuration = ready_set, recorder, configuration
         self.queries = QueryRegistry(sources, groups, limits, budget)
-        self.declared_streams = DeclaredStreams(self.queries, sources, queues, limits)
+        # One reader that takes nothing fills two thirds at most, and leaves the rest to those that come later.
+        self.outbox = RingSet(ready_set, limits.outbox_bytes, 2 * limits.outbox_bytes // 3, limits.outbox_values)
+        self.declared_streams = DeclaredStreams(self.queries, sources, ready_set, limits)
         self.scalars = ScalarHistory(sources, limits)
         self.send = send
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
         self.end_reason = RUN_ENDED
         self.history = RunHistory()
-        self.exporter = ValueExporter(self.queries, queues, self.sessions, limits, self._send, run.rank, self.history)
-        self.pacing = Pacing(queues, self.exporter, recorder)
+        self.exporter = ValueExporter(
+            self.queries, ready_set, self.sessions, limits, self._send, run.rank, self.history
+        )
+        self.pacing = Pacing(ready_set, self.exporter, recorder)
         self.linger = self.pacing.linger
         self.give_way: Callable[[], None] = lambda: None
         self.liveness = LoopLiveness(sources, self._owner)
@@ -87,11 +92,11 @@ class RequestDispatcher:
         self.commands = CommandService(self.queries, sources, groups, limits, self._finished)
         self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect, link)
         self.subscriptions = SubscriptionManager(
-            self.queries, self.declared_streams, self.exporter, sources, queues, limits, recorder, self.history,
+            self.queries, self.declared_streams, self.exporter, sources, self.outbox, limits, recorder, self.history,
             self.access_grants, self.scalars, self.commands.unsafe_queries,
         )  # fmt: skip
         self.statistics = StatisticsReporter(
-            run, sources=sources, queues=queues, liveness=self.liveness, sessions=self.sessions,
+            run, sources=sources, outbox=self.outbox, liveness=self.liveness, sessions=self.sessions,
             grants=self.access_grants, exporter=self.exporter, declared=self.declared_streams, history=self.history,
             pause=self.commands.job.pause, recorder=recorder, budget=budget,
         )  # fmt: skip
@@ -150,27 +155,26 @@ class RequestDispatcher:
         self.statistics.io_seconds = time.thread_time()
         self.sources.evaluator.catch_up(self.give_way)
         replaying = self.subscriptions.replays.go_on()
-        self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
         self.commands.unsafe_queries.look()
         while self._finished_commands:
             self._report(self._finished_commands.popleft())
-        sinks = self.queues.collect()
-        self.exporter.mark_sinks(sinks)
+        rings = self.ready_set.collect()
+        self.exporter.mark_rings(rings)
         if self.recorder is not None and self.recorder.recording:
-            self.recorder.mark_sinks(sinks)
+            self.recorder.mark_rings(rings)
             self.recorder.hand_over(self.history)
         more = self.exporter.flush(seconds, True, self.give_way)
-        if self.queues.changed:
+        if self.ready_set.changed:
             self._tidy()
         return more or replaying
 
     def is_idle(self) -> bool:
         """Let the next value wake the I/O thread; False if something waits already."""
-        self.queues.wakeup_pending = False
-        waits = self.queues.ready or self.sources.evaluator.waits() or self._finished_commands
-        self.queues.wakeup_pending = bool(waits or self.exporter.can_send())
+        self.ready_set.wakeup_pending = False
+        waits = self.ready_set.ready or self.sources.evaluator.waits() or self._finished_commands
+        self.ready_set.wakeup_pending = bool(waits or self.exporter.can_send())
         self.exporter.rest()
-        return not self.queues.wakeup_pending
+        return not self.ready_set.wakeup_pending
 
     def on_heartbeat_timer(self) -> bool:
         """Check that the loop moves; send each client a heartbeat and its costs."""
@@ -178,7 +182,7 @@ class RequestDispatcher:
             self.on_disconnect(peer)
         self.heartbeat.update()
         self.machine.update()
-        self.queues.wakeup_pending = False  # an interrupt of the training thread may have left it set without a wakeup
+        self.ready_set.wakeup_pending = False  # an interrupt of the training thread may have left it set
         if not self.clients:  # no client waits for unobserved values
             return False
         self.heartbeat.send()
@@ -187,11 +191,11 @@ class RequestDispatcher:
             if client.disconnected and self.sessions.is_expired(client):
                 self.on_disconnect(peer)
         self.sources.unobserved.drain()
-        self.subscriptions.merge()
         self.exporter.mark_all(self.give_way)
         more = self.flush()
+        self.subscriptions.merge()  # what streams have of their own queries is sent now
         if more:
-            self.queues.wake()
+            self.ready_set.wake()
         return more
 
     def mark_scalars(self, now: float) -> float:
@@ -264,7 +268,7 @@ class RequestDispatcher:
         streams = tuple(client.streams)
         self._reply(peer, m.Welcome(m.VERSION, self.run, role, beat.events, streams, beat.idle, beat.ages))
         if client.streams:
-            self.queues.wake()
+            self.ready_set.wake()
 
     def _mismatch(self, peer: bytes, version: tuple[int, int]) -> None:
         theirs, ours = (".".join(map(str, v)) for v in (version, m.VERSION))
@@ -310,7 +314,7 @@ class RequestDispatcher:
         if stream.query.awaits:
             self.machine.update()
         if stream.waits() or len(self.subscriptions.replays):  # a history
-            self.queues.wake()
+            self.ready_set.wake()
         return REPLIED
 
     def _detach(self, client: ClientSession, ask: m.Detach) -> object:
@@ -330,7 +334,7 @@ class RequestDispatcher:
     def _declare(self, client: ClientSession, ask: m.DeclareStream) -> object:
         self._done(client, ask, self.subscriptions.declare(client, ask))
         self._tidy()
-        self.queues.wake()
+        self.ready_set.wake()
         return REPLIED
 
     def _revoke(self, client: ClientSession, ask: m.Revoke) -> object:
@@ -355,7 +359,7 @@ class RequestDispatcher:
         held = client.is_stalled(time.monotonic(), self.exporter.window()(client))
         client.got_bytes = min(message.total, client.sent_bytes)
         if held and self.flush():
-            self.queues.wake()
+            self.ready_set.wake()
         return REPLIED
 
     def _beat(self, client: ClientSession, message: m.Beat) -> object:
@@ -371,7 +375,7 @@ class RequestDispatcher:
 
     def _finished(self, command: LoopCommand) -> None:
         self._finished_commands.append(command)
-        self.queues.wake_now()
+        self.ready_set.wake_now()
 
     def _report(self, command: LoopCommand) -> None:
         if not command.reported:
@@ -385,7 +389,7 @@ class RequestDispatcher:
             self._reply(requester.peer, command.reply(requester))
 
     def _tidy(self) -> None:
-        self.queues.changed = False  # before the look: a query that changes from now on is looked at the next time
+        self.ready_set.changed = False  # before the look: a query that changes from now on is looked at the next time
         self.queries.end_chained()
         self.commands.unsafe_queries.look()
         for over in self.declared_streams.tidy() if self.declared_streams.by_name else ():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from looptap.agent.control.pause import Pause
-from looptap.agent.handoff.value_ring import QueueSet
+from looptap.agent.handoff.value_ring import RingSet
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.run.resume_lineage import RunHistory
@@ -24,7 +24,7 @@ class StatisticsReporter:
     """The counters of an agent, two of its own among them. I/O thread only."""
 
     def __init__(
-        self, run: m.RunInfo, *, sources: EventSources, queues: QueueSet, liveness: LoopLiveness,
+        self, run: m.RunInfo, *, sources: EventSources, outbox: RingSet, liveness: LoopLiveness,
         sessions: SessionTable, grants: AccessGrants, exporter: ValueExporter, declared: DeclaredStreams,
         history: RunHistory, pause: Pause, recorder: RunRecorder | None, budget: OverheadBudget,
     ) -> None:  # fmt: skip
@@ -32,7 +32,7 @@ class StatisticsReporter:
         """Messages that are malformed or not allowed."""
         self.io_seconds = 0.0
         """CPU time of the I/O thread."""
-        self.run, self._sources, self._queues, self._liveness = run, sources, queues, liveness
+        self.run, self._sources, self._outbox, self._liveness = run, sources, outbox, liveness
         self._sessions, self._grants, self._exporter, self._declared = sessions, grants, exporter, declared
         self._history, self._pause, self._recorder, self._budget = history, pause, recorder, budget
 
@@ -62,7 +62,7 @@ class StatisticsReporter:
 
     def stats(self, machine: MachineReport | None = None) -> AgentStats:
         """Collect all counters of the agent."""
-        streams, declared, queues = list(self._exporter.streams), self._declared, self._queues
+        streams, declared = list(self._exporter.streams), self._declared
         return AgentStats(
             run=self.run.id,
             events=self._sources.counts(),
@@ -74,10 +74,10 @@ class StatisticsReporter:
             queries=[s.stats() for s in streams if not s.declared],
             streams=declared.list(),
             readers=[s.stats() for s in streams if s.declared],
-            history_bytes=declared.history.held_bytes,
+            history_bytes=declared.history.held,
             history_peak=declared.history.peak_bytes,
-            outbox_bytes=queues.pending_bytes(),
-            outbox_peak=queues.peak_bytes,
+            outbox_bytes=self._outbox.held,
+            outbox_peak=self._outbox.peak_bytes,
             dropped=sum(s.source.dropped for s in streams),
             withheld=sum({s.query: s.query.withheld for s in streams if not s.declared}.values()),
             refused_messages=self.refused_messages,

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from looptap.agent.handoff.value_batch import FlaggedValue, Item, ValueBatch
-from looptap.agent.handoff.value_ring import ValueSink, ValueSource
+from looptap.agent.handoff.value_batch import FlaggedValue, Item, batch_of
+from looptap.agent.handoff.value_ring import Cursor, ValueRing
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
 from looptap.agent.queries.shared_queries import SharedQuery
@@ -26,6 +26,7 @@ from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, TRIGGER
 from looptap.streams.stream.attention import PROMPT_SECONDS
+from looptap.streams.stream.buffer import Batch
 from looptap.streams.text import last_line, public_line
 from looptap.streams.values.device_transfer import Pending
 
@@ -121,9 +122,8 @@ class _Counts(NamedTuple):
 class Subscription:
     """One stream of one client: its query, and the values ready to be sent.
 
-    ``source`` has the values: this client's part of those of a query, which others may share, or its cursor in the
-    history of a ``declared`` stream. ``ask`` is the request that attached the query. It ends after ``most`` values, if
-    that is not 0.
+    ``source`` reads the values, of a query that others may share, or of a ``declared`` stream. ``ask`` is the request
+    that attached the query. It ends after ``most`` values, if that is not 0.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Subscription:
         number: int,
         client: ClientSession,
         query: AttachedQuery,
-        source: ValueSource,
+        source: Cursor,
         *,
         declared: bool = False,
         low_latency: bool = False,
@@ -141,7 +141,7 @@ class Subscription:
         self.number, self.client, self.query, self.source, self.declared = number, client, query, source, declared
         self.low_latency, self.ask, self._most = low_latency, ask, most if most > 0 else sys.maxsize
         self.name = ask.name if ask is not None else ""
-        self.sink: ValueSink = query.sink
+        self.ring: ValueRing = query.sink
         """The output of its query."""
         self.unseen = False
         """True if its client has said that nothing looks at it."""
@@ -190,11 +190,11 @@ class Subscription:
         return "ended" if self._ended else self.query.state
 
     def continue_with(
-        self, query: AttachedQuery, source: ValueSource, *, declared: bool, shared: SharedQuery | None
+        self, query: AttachedQuery, *, declared: bool, shared: SharedQuery | None
     ) -> None:
         """Continue with the values of ``query``; ``declared``: it belongs to the job."""
         self._joined = _Counts.of(query).minus(self._counts())
-        self.query, self.source, self.sink, self.declared = query, source, query.sink, declared
+        self.query, self.ring, self.declared = query, query.sink, declared
         self.shared = shared
         self.touch()
         if declared:
@@ -212,7 +212,7 @@ class Subscription:
             self._ended, self.shared = reason, None
         self.touch()
 
-    def next(self, count: int, size: int) -> ValueBatch | None:
+    def next(self, count: int, size: int) -> Batch | None:
         """Return the next values; they stay until `take`."""
         count = min(count, self._most - self.sent)
         if not count:
@@ -222,13 +222,13 @@ class Subscription:
         left = count
         while left > 0 and (taken := self._record(left, size)):
             left = 0 if self.ready else left - taken
-        return ValueBatch.of_items(list(islice(self.ready, count)))
+        return batch_of(list(islice(self.ready, count))) if self.ready else None
 
-    def first(self, columns: ValueBatch) -> int:
+    def first(self, columns: Batch) -> int:
         """Return the number of the first of the values that `next` returned."""
-        return columns.numbers[0] + (self.source.base if self.query.recorder is None else self._before)
+        return columns.first + (self.source.base if self.query.recorder is None else self._before)
 
-    def take(self, columns: ValueBatch) -> None:
+    def take(self, columns: Batch) -> None:
         """Remove values that were sent."""
         count = len(columns.numbers)
         self.sent += count
@@ -347,7 +347,7 @@ class _Recorded:
         return [FlaggedValue(*both, nbytes=self.size) for both in zip(values, [0] * count, inputs, strict=True)]
 
 
-def _last_items(recorded: _Recorded, block: ValueBatch, count: int) -> list[Item]:
+def _last_items(recorded: _Recorded, block: Batch, count: int) -> list[Item]:
     """Return the last records of a block, as they are held."""
     start = len(recorded) - count
     values = [FlaggedValue(one.value, 0) for one in recorded.values(count)]

@@ -11,9 +11,7 @@ import contextlib
 import msgspec
 
 from looptap.agent.control.unsafe_queries import UnsafeQueries
-from looptap.agent.handoff.fan_out import ChainedSource, FanOut
-from looptap.agent.handoff.history import Cursor
-from looptap.agent.handoff.value_ring import QueueSet, ValueQueue
+from looptap.agent.handoff.value_ring import Cursor, RingSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.code_loading import code_of
@@ -23,7 +21,7 @@ from looptap.agent.queries.shared_queries import SharedQueries, SharedQuery
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.server.access_grants import AccessGrants
-from looptap.agent.server.declared_streams import DeclaredStream, DeclaredStreams
+from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DeclaredStream, DeclaredStreams
 from looptap.agent.server.exporter import ValueExporter
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.subscription import ClientSession, Subscription
@@ -50,7 +48,7 @@ class SubscriptionManager:
         declared: DeclaredStreams,
         exporter: ValueExporter,
         sources: EventSources,
-        queues: QueueSet,
+        outbox: RingSet,
         limits: Limits,
         recorder: RunRecorder | None,
         run_history: RunHistory,
@@ -59,7 +57,7 @@ class SubscriptionManager:
         unsafe: UnsafeQueries,
     ) -> None:
         self._queries, self._declared, self._exporter, self._sources = queries, declared, exporter, sources
-        self._queues, self._limits, self._recorder, self._run_history = queues, limits, recorder, run_history
+        self._outbox, self._limits, self._recorder, self._run_history = outbox, limits, recorder, run_history
         self._grants, self._scalars, self._unsafe, self.replays = grants, scalars, unsafe, HistoryReplays(queries)
         self._shared = SharedQueries(sources.exposed)
 
@@ -103,8 +101,8 @@ class SubscriptionManager:
             return msgspec.structs.replace(
                 self._queries.describe(known.query), point=AttachPoint(event=event, base=base)
             )
-        query, fan_out = self._own(attach)
-        self._subscribe(client, attach, query, fan_out, base, self._shared.add(attach, query, fan_out))
+        query = self._queries.attached(attach, self._outbox.open())
+        self._subscribe(client, attach, query, base, self._shared.add(attach, query))
         info, source = self._queries.describe(query), self._sources.open(attach.on)
         event = source.number
         self._install(client, attach, query, event)
@@ -119,20 +117,18 @@ class SubscriptionManager:
             raise QueryError(f"{given} asks for events of the loop, and of= for the values of a stream.")
         declared = None if ask.of_stream else self._declared_source(ask.of)
         source = self._source_of(self.stream(client, ask.of_stream)) if declared is None else declared.query
-        queue = ValueQueue(self._queues, self._limits.outbox_values)
         query = self._queries.derived(
-            source, ask.of or source.name, code_of(ask.code), queue, name=ask.name, window=ask.window, every=ask.every,
-            throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget, unsafe=ask.unsafe,
+            source, ask.of or source.name, code_of(ask.code), self._outbox.open(), name=ask.name, window=ask.window,
+            every=ask.every, throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget, unsafe=ask.unsafe,
         )  # fmt: skip
         query.late = bool(ask.of_stream) and self.stream(client, ask.of_stream).source.number >= ask.every
-        buffer = None if declared is None else declared.buffer
-        notes = self.replays.hold(query, buffer, wanted=ask.history)
-        self._queues.open(queue)
+        ring = None if declared is None else declared.ring
+        notes = self.replays.hold(query, ring, wanted=ask.history)
         base = self._exporter.sessions.base(client, ask)
-        self._subscribe(client, ask, query, FanOut(self._queues, queue), base, None)
+        self._subscribe(client, ask, query, base, None)
         self._install(client, ask, query, self._sources.open(query.on).number if query.on else 0)
-        if buffer is not None and query.held:
-            self.replays.start(query, buffer)
+        if ring is not None and query.held:
+            self.replays.start(query, ring)
         info = self._queries.describe(query)
         return msgspec.structs.replace(info, notes=(*info.notes, *notes))
 
@@ -155,13 +151,6 @@ class SubscriptionManager:
         """Return the query of a stream, to which another one is about to be attached."""
         return stream.query if stream.declared else self._parted(stream)
 
-    def _own(self, attach: m.Attach) -> tuple[AttachedQuery, FanOut]:
-        """Compile a query, not yet attached, and make its queue. Raises QueryError."""
-        queue = ValueQueue(self._queues, self._limits.outbox_values)
-        query = self._queries.attached(attach, queue)
-        self._queues.open(queue)
-        return query, FanOut(self._queues, queue)
-
     def _join(self, client: ClientSession, attach: m.Attach, known: SharedQuery, base: int) -> int | None:
         """Share a query with its clients; return the newest event, None if impossible.
 
@@ -175,11 +164,14 @@ class SubscriptionManager:
             source = self._sources.open(attach.on)
             if not known.joinable(group_begins=source.number == source.group_start):
                 return None
-            self._subscribe(client, attach, known.query, known.fan_out, base, known)
+            self._subscribe(client, attach, known.query, base, known)
             return source.number
 
     def merge(self) -> None:
-        """Let clients share a query whose own one has come to agree with it."""
+        """Let clients share a query whose own one has come to agree with it.
+
+        Each after it has had the values of its own one.
+        """
         apart = []
         for stream in self._exporter.streams:
             if (own := stream.shared) is not None and (leader := self._shared.leader(own)) is not own:
@@ -193,17 +185,17 @@ class SubscriptionManager:
             if still:
                 self._sources.drain()
                 for stream, own, leader in likely:
-                    if len(own.fan_out.readers) == 1 and leader.agrees(own):
-                        source = ChainedSource(stream.source, leader.fan_out.open(stream.source.number))
-                        self._exporter.continue_with(stream, leader.query, source, shared=leader)
+                    if not (stream.source.shared or len(stream.source)) and leader.agrees(own):
+                        stream.source.join(leader.query.sink)
+                        self._exporter.continue_with(stream, leader.query, shared=leader)
                         gone.append(own.query)
         self._queries.drop(*gone)
 
     def _subscribe(
-        self, client: ClientSession, attach: m.Attach, query: AttachedQuery, fan_out: FanOut, base: int,
-        shared: SharedQuery | None,
-    ) -> None:  # fmt: skip
-        low_latency, source = attach.latency == "low", fan_out.open(base)
+        self, client: ClientSession, attach: m.Attach, query: AttachedQuery, base: int, shared: SharedQuery | None
+    ) -> None:
+        low_latency, newest = attach.latency == "low", query.sink.number
+        source = Cursor(query.sink, newest, base - newest)
         stream = Subscription(
             attach.stream, client, query, source, low_latency=low_latency, ask=attach, most=attach.count
         )
@@ -215,9 +207,8 @@ class SubscriptionManager:
     def _read(self, client: ClientSession, ask: m.Attach | m.Read, declared: DeclaredStream) -> SubscriptionInfo:
         """Subscribe the client to a declared stream, after the number it has reached."""
         self._sources.unobserved.drain()
-        reader, query, pipeline = Cursor(declared.buffer, ask.above), declared.query, declared.query.pipeline
-        if not ask.above:
-            reader.hold_oldest()
+        query, pipeline = declared.query, declared.query.pipeline
+        reader = Cursor(declared.ring, min(ask.above, declared.ring.number) if ask.above else None)
         low_latency = ask.latency == "low" and not client.viewer
         stream = Subscription(ask.stream, client, query, reader, declared=True, low_latency=low_latency, most=ask.count)
         self._exporter.add(stream)
@@ -248,9 +239,9 @@ class SubscriptionManager:
         """
         if not declared.scalars:
             return None
-        buffer, on = declared.buffer, declared.query.on
+        on = declared.query.on
         newest = self._sources.open(on).number
-        oldest = buffer.read(buffer.first - 1, 1, buffer.number)
+        oldest = declared.ring.read(0, 1)
         before = oldest[0][1] if oldest else newest + 1
         return self._scalars.kept(declared.scalars, on, fixed=True, before=before)
 
@@ -299,18 +290,18 @@ class SubscriptionManager:
         if not stream.source.shared:
             return stream.query
         assert stream.ask is not None
-        query, fan_out = self._own(stream.ask)
-        queue = fan_out.queue
+        ring = self._outbox.open(after=stream.source.reached)
+        query = self._queries.attached(stream.ask, ring)
         self._sources.drain()
         with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
             if not still:
-                self._queues.close(queue)
+                self._outbox.close(ring)
                 raise LimitReached(BUSY)
             self._sources.drain()
             query.continue_from(stream.query)
             query.account.client = stream.client.peer
-            source = ChainedSource(stream.source, fan_out.open(stream.source.number))
-            self._exporter.continue_with(stream, query, source)
+            stream.source.move_to(ring)
+            self._exporter.continue_with(stream, query)
             self._queries.install(query)
         return query
 
@@ -367,11 +358,13 @@ class SubscriptionManager:
                 f"there is no declared stream {name!r:.120}, and no number of that name is kept; there are: {listed}. "
                 f"{nearest(name, there)}".rstrip()
             )
-        query, fan_out = self._own(m.Attach(0, 0, m.Code(kept.query), kept.on, name=name))
+        query = self._queries.attached(m.Attach(0, 0, m.Code(kept.query), kept.on, name=name), self._outbox.open())
+        ring = query.sink
         try:
-            declared = self._declared.adopt(name, query, 0, client.name)
+            declared = self._declared.adopt(name, query, client.name)
         finally:
-            self._queues.close(fan_out.queue)
+            self._outbox.close(ring)
+        query.redirect(self._declared.history.open(DEFAULT_HISTORY_VALUES), 0)
         declared.scalars = name
         self._queries.install(query)
         return declared
@@ -386,10 +379,12 @@ class SubscriptionManager:
         with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
             if not still:
                 raise LimitReached(BUSY)
-            after = stream.source.number
-            declared = self._declared.adopt(name or query.name, query, after, stream.client.name)
+            source = stream.source
+            declared = self._declared.adopt(name or query.name, query, stream.client.name)
             declared.scalars = stream.scalars
-        source = ChainedSource(stream.source, Cursor(declared.buffer, after))
-        self._exporter.continue_with(stream, query, source, declared=True)
+            ring = self._declared.history.open(DEFAULT_HISTORY_VALUES, source.reached)
+            source.move_to(ring)
+            query.redirect(ring, ring.number - query.sink.number)
+        self._exporter.continue_with(stream, query, declared=True)
         self._queries.schedule_command(query)
         return declared

@@ -94,6 +94,11 @@ class Batch(NamedTuple):
     ranks: array[int] | None = None
     windows: array[int] | None = None
 
+    @property
+    def numbers(self) -> range:
+        """The numbers of the items."""
+        return range(self.first, self.first + len(self.events))
+
     def part(self, start: int, stop: int | None = None) -> Batch:
         """Return the items ``start`` to ``stop`` of this batch, counted from 0."""
         span = slice(start, stop)
