@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
+from looptap.streams.harmless.syntax import ARITHMETIC, LITERALS, OPERATORS, ORDERING, ExpressionReader
 
 MAX_CHARACTERS = 2000
 """Characters of an expression."""
@@ -43,16 +43,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Functions of plain values."""
 
-_ARITHMETIC: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
-_COMPARISONS: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-
 
 class UnknownFact:
     """The value of what a run lacks."""
@@ -77,6 +67,10 @@ class ReadableRun(Protocol):
         """Return a figure of a line of numbers, one of `OF_FIGURES`; or `UNKNOWN`."""
 
 
+Part: TypeAlias = Callable[[ReadableRun], Any]
+"""A part of an expression, as a function of a run."""
+
+
 class Expression:
     """An expression over one run, parsed and checked. Raises QueryError.
 
@@ -85,141 +79,150 @@ class Expression:
 
     def __init__(self, text: str, known: Collection[str], lines: Collection[str]) -> None:
         self.text = text.strip()
-        self._known, self._lines = known, lines
         if len(self.text) > MAX_CHARACTERS:
             raise QueryError(f"an expression has up to {MAX_CHARACTERS:,} characters, not {len(self.text):,}.")
         try:
-            self._tree = ast.parse(self.text, mode="eval").body
+            tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             at = getattr(error, "offset", None)
             why = getattr(error, "msg", str(error))
             raise QueryError(f"not an expression: {why}.", self.text, at - 1 if at else None) from None
-        if sum(1 for _ in ast.walk(self._tree)) > MAX_NODES:
+        if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
             raise QueryError(f"an expression has up to {MAX_NODES} parts.", self.text)
-        if _levels(self._tree) > MAX_LEVELS:
+        if _levels(tree) > MAX_LEVELS:
             raise QueryError(f"an expression has up to {MAX_LEVELS} levels of parts within parts.", self.text)
-        self._check(self._tree)
+        self._value: Part = _RunReader(self.text, known, lines).visit(tree)
 
     def of(self, run: ReadableRun) -> Any:
         """Return the value for one run; `UNKNOWN` if the run lacks what it needs."""
         try:
-            return self._value(self._tree, run)
+            return self._value(run)
         except (ArithmeticError, TypeError, ValueError):  # a text where others have a number; log(0)
             return UNKNOWN
 
-    # ------------------------------------------------------------ what is allowed
 
-    def _check(self, node: ast.expr) -> None:
-        match node:
-            case ast.Constant(value=bool() | int() | float() | str() | None):
-                return
-            case ast.Name() | ast.Attribute():
-                self._check_name(node)
-            case ast.BoolOp(values=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
-                for part in parts:
-                    self._check(part)
-            case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=inner):
-                self._check(inner)
-            case ast.BinOp(left=left, op=by, right=right) if type(by) in _ARITHMETIC:
-                self._check(left)
-                self._check(right)
-            case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
-                for part in (left, *others):
-                    self._check(part)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                for part in (test, body, orelse):
-                    self._check(part)
-            case ast.Subscript(value=ast.Name(id="config"), slice=ast.Constant(value=str(name))):
-                self._require(name, self._known, node)
-            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-                self._check_call(name, arguments, node)
-            case _:
-                raise self._refused("this is not part of such an expression", node)
+class _RunReader(ExpressionReader[Part]):
+    """The walk that checks an expression and makes a function of each part."""
 
-    def _check_call(self, name: str, arguments: list[ast.expr], node: ast.Call) -> None:
-        line = _line_of(arguments[0]) if arguments else None
-        if name in OF_FIGURES and line is not None and (name not in FUNCTIONS or line in self._lines):
-            best = name == "best" and len(arguments) == 2 and _direction(arguments[1]) is not None
-            if len(arguments) > 1 and not best:
-                if name in FUNCTIONS:
-                    return self._check_all(arguments)
-                raise self._refused(f"{name} takes the name of one line; best also 'min' or 'max'", node)
-            return self._require(line, self._lines, node)
-        if name not in FUNCTIONS:
-            there = ", ".join(dict.fromkeys((*OF_FIGURES, *FUNCTIONS)))
-            raise self._refused(f"there is no function {name!r:.40}; there are {there}", node)
-        return self._check_all(arguments)
+    operators = ARITHMETIC | ORDERING | {ast.Not, ast.Is, ast.IsNot, ast.In, ast.NotIn}
 
-    def _check_all(self, parts: list[ast.expr]) -> None:
-        for part in parts:
-            self._check(part)
+    def __init__(self, text: str, known: Collection[str], lines: Collection[str]) -> None:
+        self._text, self._known, self._lines = text, known, lines
 
-    def _check_name(self, node: ast.Name | ast.Attribute) -> None:
+    def refusal(self, node: ast.AST, why: str = "this is not part of such an expression", hint: str = "") -> QueryError:
+        """Return the error that points at a part."""
+        return QueryError(f"{why}.", self._text, node.col_offset if "\n" not in self._text else None, hint)  # type: ignore[attr-defined]  # every form that is visited has it
+
+    def visit(self, node: ast.AST) -> Part:
+        """Return a part as a function whose values are bounded."""
+        part: Part = super().visit(node)
+        return lambda run: _bounded(part(run))
+
+    def visit_Constant(self, node: ast.Constant) -> Part:
+        """Take numbers and text."""
+        if type(node.value) not in LITERALS:
+            raise self.refusal(node)
+        return lambda run: node.value
+
+    def visit_Name(self, node: ast.Name | ast.Attribute) -> Part:
+        """Read a setting, a fact or the newest number of a line."""
         name = _line_of(node)
         if name is None:
-            raise self._refused("only a name may stand before a dot", node)
-        self._require(name, (*self._known, *self._lines), node)
+            raise self.refusal(node, "only a name may stand before a dot")
+        return self._read(name, (*self._known, *self._lines), node)
+
+    visit_Attribute = visit_Name
+
+    def visit_Subscript(self, node: ast.Subscript) -> Part:
+        """Read `config['name']`."""
+        match node:
+            case ast.Subscript(value=ast.Name(id="config"), slice=ast.Constant(value=str(name))):
+                return self._read(name, self._known, node)
+        raise self.refusal(node)
+
+    def _read(self, name: str, there: Collection[str], node: ast.expr) -> Part:
+        self._require(name, there, node)
+        return lambda run: run.value(name)
 
     def _require(self, name: str, there: Collection[str], node: ast.expr) -> None:
         if name not in there:
             listed = ", ".join(list(there)[:20]) + (", …" if len(there) > 20 else "")
-            raise self._refused(f"no run has {name!r:.80}; there are {listed or 'none'}", node, nearest(name, there))
+            raise self.refusal(node, f"no run has {name!r:.80}; there are {listed or 'none'}", nearest(name, there))
 
-    def _refused(self, why: str, node: ast.expr, hint: str = "") -> QueryError:
-        return QueryError(f"{why}.", self.text, node.col_offset if "\n" not in self.text else None, hint)
+    def visit_Tuple(self, node: ast.Tuple | ast.List) -> Part:
+        """Collect values."""
+        parts = list(map(self.visit, node.elts))
+        return lambda run: [part(run) for part in parts]
 
-    # ------------------------------------------------------------ what it means
+    visit_List = visit_Tuple
 
-    def _value(self, node: ast.expr, run: ReadableRun) -> Any:
-        return _bounded(self._unbounded(node, run))
+    def visit_BoolOp(self, node: ast.BoolOp) -> Part:
+        """Evaluate up to the value that decides."""
+        both, parts = isinstance(node.op, ast.And), list(map(self.visit, node.values))
+        return lambda run: _joined(both, (part(run) for part in parts))
 
-    def _unbounded(self, node: ast.expr, run: ReadableRun) -> Any:
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name() | ast.Attribute():
-                return run.value(str(_line_of(node)))
-            case ast.Subscript(slice=ast.Constant(value=str(name))):
-                return run.value(name)
-            case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                return [self._value(part, run) for part in parts]
-            case ast.BoolOp(op=by, values=parts):
-                return _joined(isinstance(by, ast.And), (self._value(part, run) for part in parts))
-            case ast.UnaryOp(op=by, operand=inner):
-                return _unary(by, self._value(inner, run))
-            case ast.BinOp(left=left, op=by, right=right):
-                return _arithmetic(by, self._value(left, run), self._value(right, run))
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                return self._compared(left, ops, others, run)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                known = self._value(test, run)
-                return UNKNOWN if known is UNKNOWN else self._value(body if known else orelse, run)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self._called(name, arguments, run)
-        return UNKNOWN
+    def visit_IfExp(self, node: ast.IfExp) -> Part:
+        """Evaluate one side."""
+        test, body, orelse = map(self.visit, (node.test, node.body, node.orelse))
 
-    def _compared(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr], run: ReadableRun) -> Any:
-        a = self._value(left, run)
-        for op, other in zip(ops, others, strict=True):
-            b = self._value(other, run)
-            if a is UNKNOWN or b is UNKNOWN:
-                return UNKNOWN
-            try:
-                holds = bool(_COMPARISONS[type(op)](a, b))
-            except TypeError:  # a text and a number
-                return UNKNOWN
-            if not holds:
-                return False
-            a = b
-        return True
+        def chosen(run: ReadableRun) -> Any:
+            known = test(run)
+            return known if known is UNKNOWN else (body if known else orelse)(run)
 
-    def _called(self, name: str, arguments: list[ast.expr], run: ReadableRun) -> Any:
-        line = _line_of(arguments[0]) if arguments else None
-        if name in OF_FIGURES and line in self._lines and line is not None and (len(arguments) == 1 or name == "best"):
-            way = _direction(arguments[1]) if len(arguments) == 2 else None
-            return run.figure(way or name, line)
-        values = [self._value(argument, run) for argument in arguments]
-        return UNKNOWN if any(value is UNKNOWN for value in values) else FUNCTIONS[name](*values)
+        return chosen
+
+    def visit_Call(self, node: ast.Call) -> Part:
+        """Read a figure of a line, or compute with a function of `FUNCTIONS`."""
+        if not isinstance(node.func, ast.Name) or node.keywords:
+            raise self.refusal(node)
+        name, line = node.func.id, _line_of(node.args[0]) if node.args else None
+        if name in OF_FIGURES and line is not None and (name not in FUNCTIONS or line in self._lines):
+            figure = _figure(name, node.args[1:])
+            if figure is not None:
+                self._require(line, self._lines, node)
+                return lambda run: run.figure(figure, line)
+            if name not in FUNCTIONS:
+                raise self.refusal(node, f"{name} takes the name of one line; best also 'min' or 'max'")
+        if name not in FUNCTIONS:
+            there = ", ".join(dict.fromkeys((*OF_FIGURES, *FUNCTIONS)))
+            raise self.refusal(node, f"there is no function {name!r:.40}; there are {there}")
+        return _computed(FUNCTIONS[name], list(map(self.visit, node.args)))
+
+    def applied(self, op: ast.AST, *parts: Part) -> Part:
+        """Compute with numbers."""
+        # The power of integers has no bound, that of floats has.
+        function = _power if isinstance(op, ast.Pow) else OPERATORS[type(op)]
+        return _computed(function if len(parts) == 1 else _of_numbers(function), parts)
+
+    def compared(self, ops: Sequence[ast.cmpop], parts: Sequence[Part]) -> Part:
+        """Compare up to the first comparison that does not hold."""
+        functions = [OPERATORS[type(op)] for op in ops]
+
+        def compared(run: ReadableRun) -> Any:
+            left = parts[0](run)
+            for function, part in zip(functions, parts[1:], strict=True):
+                right = part(run)
+                if left is UNKNOWN or right is UNKNOWN:
+                    return UNKNOWN
+                try:
+                    if not function(left, right):
+                        return False
+                except TypeError:  # a text and a number
+                    return UNKNOWN
+                left = right
+            return True
+
+        return compared
+
+
+def _computed(function: Callable[..., Any], parts: Sequence[Part]) -> Part:
+    """Return what a function gives for values that are all known."""
+
+    def computed(run: ReadableRun) -> Any:
+        values = [part(run) for part in parts]
+        return UNKNOWN if any(value is UNKNOWN for value in values) else function(*values)
+
+    return computed
 
 
 def _levels(tree: ast.expr) -> int:
@@ -256,9 +259,12 @@ def _line_of(node: ast.expr) -> str | None:
     return None
 
 
-def _direction(node: ast.expr) -> str | None:
-    match node:
-        case ast.Constant(value="min" | "max" as way) | ast.Name(id="min" | "max" as way):
+def _figure(name: str, others: list[ast.expr]) -> str | None:
+    """Return which figure of its line a call is, as in `best(loss, 'min')`."""
+    match name, others:
+        case _, []:
+            return name
+        case "best", [ast.Constant(value="min" | "max" as way) | ast.Name(id="min" | "max" as way)]:
             return str(way)
     return None
 
@@ -274,19 +280,17 @@ def _joined(both: bool, values: Any) -> Any:
     return UNKNOWN if unknown else both
 
 
-def _unary(by: ast.unaryop, value: Any) -> Any:
-    if value is UNKNOWN:
-        return UNKNOWN
-    if isinstance(by, ast.Not):
-        return not value
-    return -value if isinstance(by, ast.USub) else +value
+def _power(a: float, b: float) -> Any:
+    return float(a) ** b
 
 
-def _arithmetic(by: ast.operator, a: Any, b: Any) -> Any:
-    """Return a result of numbers, a power as a float; other values are unknown."""
-    if not (isinstance(a, int | float) and isinstance(b, int | float)):
-        return UNKNOWN
-    if isinstance(by, ast.Pow):
-        a = float(a)
-    result = _ARITHMETIC[type(by)](a, b)
-    return UNKNOWN if isinstance(result, complex) else result
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator of two numbers for which other values are unknown."""
+
+    def result(a: Any, b: Any) -> Any:
+        if not (isinstance(a, int | float) and isinstance(b, int | float)):
+            return UNKNOWN
+        found = function(a, b)
+        return UNKNOWN if isinstance(found, complex) else found
+
+    return result

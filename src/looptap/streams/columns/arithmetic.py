@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import compress, repeat
 from typing import Any, TypeAlias
 
@@ -174,67 +175,30 @@ def _constant(value: Operand) -> bool:
 # ---------------------------------------------------------------- operators
 
 
-def _ring(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
-    """Return a sum, difference or product."""
+def _kinds(a: Operand, b: Operand) -> tuple[str, ...]:
+    """Return the kinds of two operands of which numpy can compute; () for any others."""
     kinds = _kind(a), _kind(b)
-    if (_constant(a) and _constant(b)) or not all(kinds):
+    return () if "" in kinds or (_constant(a) and _constant(b)) else kinds
+
+
+def _exactly(python: Any, ufunc: Any, bound: Any, limit: int, a: Operand, b: Operand) -> Operand:
+    """Return what an operator gives, by numpy where that is exact.
+
+    Of integers it is, if their ``bound`` is below the limit.
+    """
+    kinds = _kinds(a, b)
+    x, y = (_as_ints(a), _as_ints(b)) if kinds else (a, b)
+    if not kinds or ("f" not in kinds and bound(_magnitude(x), _magnitude(y)) >= limit):
         return each(python, a, b)
-    a, b = _as_ints(a), _as_ints(b)
-    if "f" in kinds:
-        return ufunc(a, b)
-    bound = operator.mul if python is operator.mul else operator.add
-    if bound(_magnitude(a), _magnitude(b)) < _INT_LIMIT:
-        return ufunc(a, b)
-    return each(python, a, b)
-
-
-def add(a: Operand, b: Operand) -> Operand:
-    """Return ``a + b``."""
-    return _ring(operator.add, np.add, a, b)
-
-
-def subtract(a: Operand, b: Operand) -> Operand:
-    """Return ``a - b``."""
-    return _ring(operator.sub, np.subtract, a, b)
-
-
-def multiply(a: Operand, b: Operand) -> Operand:
-    """Return ``a * b``."""
-    return _ring(operator.mul, np.multiply, a, b)
-
-
-def divide(a: Operand, b: Operand) -> Operand:
-    """Return ``a / b``. Raises ZeroDivisionError."""
-    kinds = _kind(a), _kind(b)
-    if (_constant(a) and _constant(b)) or not all(kinds):
-        return each(operator.truediv, a, b)
-    a, b = _as_ints(a), _as_ints(b)
-    if not np.all(b):
+    if ufunc is np.true_divide and not np.all(y):
         raise ZeroDivisionError
-    if "f" in kinds or max(_magnitude(a), _magnitude(b)) <= _EXACT_INT_LIMIT:
-        return np.true_divide(a, b)
-    return each(operator.truediv, a, b)
+    return ufunc(x, y)
 
 
 def _floored(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
     if isinstance(a, np.ndarray) and a.dtype.kind in "ib" and type(b) is int and 0 < b < _INT_LIMIT:
         return ufunc(_as_ints(a), b)
     return each(python, a, b)
-
-
-def floor_divide(a: Operand, b: Operand) -> Operand:
-    """Return ``a // b``. Raises ZeroDivisionError."""
-    return _floored(operator.floordiv, np.floor_divide, a, b)
-
-
-def remainder(a: Operand, b: Operand) -> Operand:
-    """Return ``a % b``. Raises ZeroDivisionError."""
-    return _floored(operator.mod, np.remainder, a, b)
-
-
-def power(a: Operand, b: Operand) -> Operand:
-    """Return ``a ** b``. Raises OverflowError, ZeroDivisionError."""
-    return each(_power, a, b)
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -244,25 +208,10 @@ def _power(a: Any, b: Any) -> Any:
 
 
 def _bitwise(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
-    kinds = _kind(a) + _kind(b)
-    if (_constant(a) and _constant(b)) or kinds not in ("ii", "ib", "bi", "bb"):
+    kinds = _kinds(a, b)
+    if not kinds or "f" in kinds:
         return each(python, a, b)
-    return ufunc(a, b) if kinds == "bb" else ufunc(_as_ints(a), _as_ints(b))
-
-
-def bit_and(a: Operand, b: Operand) -> Operand:
-    """Return ``a & b``."""
-    return _bitwise(operator.and_, np.bitwise_and, a, b)
-
-
-def bit_or(a: Operand, b: Operand) -> Operand:
-    """Return ``a | b``."""
-    return _bitwise(operator.or_, np.bitwise_or, a, b)
-
-
-def bit_xor(a: Operand, b: Operand) -> Operand:
-    """Return ``a ^ b``."""
-    return _bitwise(operator.xor, np.bitwise_xor, a, b)
+    return ufunc(a, b) if set(kinds) == {"b"} else ufunc(_as_ints(a), _as_ints(b))
 
 
 def _signed(python: Any, ufunc: Any, a: Operand) -> Operand:
@@ -271,22 +220,7 @@ def _signed(python: Any, ufunc: Any, a: Operand) -> Operand:
     return each(python, a)
 
 
-def negative(a: Operand) -> Operand:
-    """Return ``-a``."""
-    return _signed(operator.neg, np.negative, a)
-
-
-def positive(a: Operand) -> Operand:
-    """Return ``+a``."""
-    return _signed(operator.pos, np.positive, a)
-
-
-def absolute(a: Operand) -> Operand:
-    """Return ``abs(a)``."""
-    return _signed(abs, np.absolute, a)
-
-
-def negation(a: Operand) -> Operand:
+def _negation(a: Operand) -> Operand:
     """Return ``not a``."""
     return opposite(truth(a))
 
@@ -303,34 +237,41 @@ def compare(python: Callable[[Any, Any], Any], a: Operand, b: Operand) -> Operan
     >>> compare(operator.lt, np.array([1, 2]), 2)
     array([ True, False])
     """
-    kinds = _kind(a), _kind(b)
-    ufunc = _UFUNCS.get(python)
-    if ufunc is None or not all(kinds) or (_constant(a) and _constant(b)):
+    kinds, ufunc, x, y = _kinds(a, b), _UFUNCS.get(python), _as_ints(a), _as_ints(b)
+    if ufunc is None or not kinds:
         return _mapped(python, (a, b))
-    a, b = _as_ints(a), _as_ints(b)
-    whole = [x for x, kind in zip((a, b), kinds, strict=True) if kind != "f"]
+    whole = [one for one, kind in zip((x, y), kinds, strict=True) if kind != "f"]
     if len(whole) == 1 and _magnitude(whole[0]) > _EXACT_INT_LIMIT:
         return _mapped(python, (a, b))  # Python compares an integer with a float exactly
-    return ufunc(a, b)
+    return ufunc(x, y)
 
 
-def largest(*operands: Operand) -> Operand:
-    """Return ``max(a, b, …)`` of numbers."""
-    return _extreme(max, np.greater, operands)
-
-
-def smallest(*operands: Operand) -> Operand:
-    """Return ``min(a, b, …)`` of numbers."""
-    return _extreme(min, np.less, operands)
-
-
-def _extreme(python: Any, better: Any, operands: Sequence[Operand]) -> Operand:
-    kinds = set(map(_kind, operands))
+def _extreme(python: Any, better: Any, *operands: Operand) -> Operand:
+    """Return the largest or the smallest of numbers."""
     if len(operands) < 2:
         raise NotInColumns
+    kinds = set(map(_kind, operands))
     if len(kinds) > 1 or kinds == {""} or all(map(_constant, operands)):
         return each(python, *operands)
     found, *rest = operands
     for operand in rest:
         found = np.where(better(operand, found), operand, found)
     return found
+
+
+IN_COLUMNS: dict[Callable[..., Any], Callable[..., Operand]] = {
+    operator.add: partial(_exactly, operator.add, np.add, operator.add, _INT_LIMIT),
+    operator.sub: partial(_exactly, operator.sub, np.subtract, operator.add, _INT_LIMIT),
+    operator.mul: partial(_exactly, operator.mul, np.multiply, operator.mul, _INT_LIMIT),
+    operator.truediv: partial(_exactly, operator.truediv, np.true_divide, max, _EXACT_INT_LIMIT + 1),
+    operator.floordiv: partial(_floored, operator.floordiv, np.floor_divide),
+    operator.mod: partial(_floored, operator.mod, np.remainder), operator.pow: partial(each, _power),
+    operator.and_: partial(_bitwise, operator.and_, np.bitwise_and),
+    operator.or_: partial(_bitwise, operator.or_, np.bitwise_or),
+    operator.xor: partial(_bitwise, operator.xor, np.bitwise_xor),
+    operator.neg: partial(_signed, operator.neg, np.negative),
+    operator.pos: partial(_signed, operator.pos, np.positive),
+    operator.not_: _negation, abs: partial(_signed, abs, np.absolute), pow: partial(each, _power),
+    max: partial(_extreme, max, np.greater), min: partial(_extreme, min, np.less),
+}  # fmt: skip
+"""Operators and functions of Python, and what does the same for whole columns. They raise what Python's raise."""

@@ -28,23 +28,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from looptap.streams.harmless.plain import is_of_torch
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
+from looptap.streams.harmless.syntax import words
 
 COMPUTES = [
-    *(getattr(builtins, name) for name in _words(
+    *(getattr(builtins, name) for name in words(
         "abs all any bin bool bytes bytearray chr complex divmod float hash hex int max min oct ord pow range round "
         "slice sorted sum"
     )),
     *(value for name, value in vars(math).items() if callable(value) and name[0] != "_"),
-    *(getattr(statistics, name) for name in _words(
+    *(getattr(statistics, name) for name in words(
         "mean fmean geometric_mean harmonic_mean median median_low median_high median_grouped mode multimode quantiles "
         "pstdev pvariance stdev variance covariance correlation linear_regression"
     )),
-    *(getattr(operator, name) for name in _words(
+    *(getattr(operator, name) for name in words(
         "abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert le lshift lt matmul "
         "mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor"
     )),
@@ -66,7 +62,7 @@ HOLDS = [id, callable, operator.is_, operator.is_not, functools.partial]
 SHOWS = [str, repr, ascii, format]
 """Functions that make text of their first argument."""
 
-SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in _words(
+SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in words(
     "debug info warning error exception critical log"
 ))]
 """Functions that warn and log, which a question does not."""
@@ -74,7 +70,7 @@ SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in _words(
 KEYS = [dict, set, frozenset, collections.Counter, collections.OrderedDict, dict.fromkeys, collections.defaultdict]
 """Functions that compute the hash of what they hold."""
 
-_NUMPY = _words(
+_NUMPY = words(
     "abs absolute all allclose amax amin angle any append apply_along_axis apply_over_axes arange argmax argmin "
     "argpartition argsort argwhere around array array_equal array_split asarray ascontiguousarray atleast_1d "
     "atleast_2d atleast_3d average bincount block broadcast_arrays broadcast_to clip column_stack concatenate "
@@ -90,17 +86,17 @@ _NUMPY = _words(
     "where zeros zeros_like finfo iinfo float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
     "bool_ complex64 complex128 dtype matmul isneginf isposinf sinc i0 array_str array_repr result_type can_cast"
 )
-_LINALG = _words(
+_LINALG = words(
     "norm svd svdvals eig eigh eigvals eigvalsh det slogdet inv pinv solve lstsq cond matrix_rank matrix_power qr "
     "cholesky multi_dot"
 )
-_TORCH = _words(
+_TORCH = words(
     "tensor as_tensor from_numpy asarray is_tensor is_floating_point is_complex numel is_nonzero Size device dtype "
     "finfo iinfo typename is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device "
     "get_num_threads initial_seed is_autocast_enabled are_deterministic_algorithms_enabled "
     "get_float32_matmul_precision broadcast_shapes can_cast promote_types result_type"
 )
-_TORCH_ELSEWHERE = _words(
+_TORCH_ELSEWHERE = words(
     "cuda.is_available cuda.device_count cuda.current_device cuda.memory_allocated cuda.max_memory_allocated "
     "cuda.memory_reserved cuda.max_memory_reserved cuda.is_initialized cuda.get_device_name "
     "cuda.memory_stats cuda.is_current_stream_capturing xpu.is_current_stream_capturing "
@@ -110,7 +106,7 @@ _TORCH_ELSEWHERE = _words(
     "_C._to_dlpack _C._to_dlpack_versioned"
 )
 
-MUTATORS = frozenset(_words(
+MUTATORS = frozenset(words(
     "append extend insert pop remove clear sort reverse update setdefault popitem add discard appendleft popleft "
     "extendleft rotate move_to_end subtract difference_update intersection_update symmetric_difference_update "
     "fill put itemset partition resize __setitem__ __delitem__ __iadd__ __ior__ __iand__ __isub__ __ixor__ __imul__"
@@ -118,10 +114,10 @@ MUTATORS = frozenset(_words(
 """Methods that change a container or an array."""
 COMPARES = frozenset({"index", "count", "remove", "sort", "__contains__"})
 """Methods of containers that compare the items."""
-NEVER = frozenset(_words("tofile dump dumps setflags setfield byteswap view_ __reduce__ __reduce_ex__ __setstate__"))
+NEVER = frozenset(words("tofile dump dumps setflags setfield byteswap view_ __reduce__ __reduce_ex__ __setstate__"))
 """Methods of arrays that write, or whose result depends on the memory of others."""
 
-TENSOR_READS = frozenset(_words(
+TENSOR_READS = frozenset(words(
     "item tolist numpy cpu cuda numel nelement dim ndimension size stride element_size is_contiguous storage_offset "
     "is_floating_point is_complex is_signed get_device type data_ptr is_shared is_pinned norm split unique "
     "unique_consecutive stft istft __len__ __iter__ __contains__ __getitem__ to double float half int long bool short "
@@ -130,13 +126,13 @@ TENSOR_READS = frozenset(_words(
     "dim_order"
 ))
 """Methods of tensors that torch implements outside of its operators, or under another name."""
-TENSOR_NEVER = frozenset(_words(
+TENSOR_NEVER = frozenset(words(
     "requires_grad_ retain_grad set_data resize_ resize_as_ rename_ set_ record_stream backward register_hook detach_ "
     "share_memory_ _backward apply_ map_ map2_ register_post_accumulate_grad_hook storage untyped_storage data_ptr_ "
     "module_load pin_memory"
 ))
 """Methods of tensors that change what no operator shows."""
-MODULE_METHODS = frozenset(_words(
+MODULE_METHODS = frozenset(words(
     "parameters named_parameters buffers named_buffers modules named_modules children named_children get_submodule "
     "get_parameter get_buffer __len__ __iter__ __getitem__ __contains__ keys values items _get_name"
 ))

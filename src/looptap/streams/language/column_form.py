@@ -8,49 +8,23 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from looptap.streams.columns import arithmetic, evaluation
-from looptap.streams.columns.arithmetic import NotInColumns, Operand
+from looptap.streams.columns.arithmetic import IN_COLUMNS, NotInColumns, Operand
 from looptap.streams.columns.evaluation import BareNames, ColumnForm, Node
 from looptap.streams.expressions import item_name
+from looptap.streams.harmless import syntax
 
-_BINARY: dict[type[ast.operator], Callable[[Operand, Operand], Operand]] = {
-    ast.Add: arithmetic.add, ast.Sub: arithmetic.subtract, ast.Mult: arithmetic.multiply, ast.Div: arithmetic.divide,
-    ast.FloorDiv: arithmetic.floor_divide, ast.Mod: arithmetic.remainder, ast.Pow: arithmetic.power,
-    ast.BitAnd: arithmetic.bit_and, ast.BitOr: arithmetic.bit_or, ast.BitXor: arithmetic.bit_xor,
-}  # fmt: skip
-_UNARY: dict[type[ast.unaryop], Callable[[Operand], Operand]] = {
-    ast.USub: arithmetic.negative, ast.UAdd: arithmetic.positive, ast.Not: arithmetic.negation,
-}  # fmt: skip
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda item, items: item in items, ast.NotIn: lambda item, items: item not in items,
-}  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., Operand]] = {
-    "abs": arithmetic.absolute, "max": arithmetic.largest, "min": arithmetic.smallest,
-    "pow": arithmetic.power,
-}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Operand]] = {name: IN_COLUMNS[f] for name, f in (
+    ("abs", abs), ("max", max), ("min", min), ("pow", pow),
+)}  # fmt: skip
+"""Functions of the language that are written for columns."""
 _NUMBER_FUNCTIONS = frozenset({"round", "float", "int", "bool", "isnan", "isinf", "isfinite"})
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_CONSTANTS = frozenset({"pi", "e", "inf", "nan", "tau"})
-_MATH = _words(
-    "sqrt cbrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh "
-    "hypot pow fabs floor ceil trunc copysign fmod remainder isnan isinf isfinite isclose degrees radians erf erfc "
-    "gamma lgamma"
-) & set(vars(math))
-"""Functions of `math` that make a number of numbers, and none that grows without bound."""
-
+"""Functions of the language that are called with the numbers one by one."""
 
 IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
 
@@ -119,7 +93,7 @@ def _form(scope: _Scope, body: ast.expr, conditions: Sequence[Node]) -> ColumnFo
     parts = body.elts if isinstance(body, ast.Tuple) else [body]
     if not parts:
         raise NotInColumns
-    return ColumnForm([scope.node(part) for part in parts], single, conditions)
+    return ColumnForm([scope.visit(part) for part in parts], single, conditions)
 
 
 def _sequence(
@@ -134,7 +108,7 @@ def _sequence(
             raise NotInColumns
         conditions, outer, item = _sequence(loop.iter, is_source, language)
         scope = outer.inner(loop.target.id, item)
-        conditions += [scope.node(condition) for condition in loop.ifs]
+        conditions += [scope.visit(condition) for condition in loop.ifs]
         bare = item is None and isinstance(node.elt, ast.Name) and node.elt.id == loop.target.id
         return conditions, scope, None if bare else node.elt
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2 and not node.keywords:
@@ -144,7 +118,7 @@ def _sequence(
             scope = outer.inner(function.args.args[0].arg, item)
             if name == "map":
                 return conditions, scope, function.body
-            return [*conditions, scope.node(function.body)], outer, item
+            return [*conditions, scope.visit(function.body)], outer, item
     raise NotInColumns
 
 
@@ -154,8 +128,13 @@ def _one_parameter(function: ast.Lambda) -> bool:
     return len(given.args) == 1 and not others
 
 
-class _Scope:
-    """What names mean in an expression: ``alias`` is an event or an item of one."""
+class _Scope(syntax.ExpressionReader[Node]):
+    """What names mean in an expression: ``alias`` is an event or an item of one.
+
+    Each part becomes a function of events. Raises NotInColumns for any that has no column.
+    """
+
+    operators = frozenset(op for op, f in syntax.OPERATORS.items() if f in IN_COLUMNS or issubclass(op, ast.cmpop))
 
     def __init__(
         self, alias: str, item: Node | None, known: Set[str], language: Mapping[str, Any],
@@ -165,40 +144,82 @@ class _Scope:
 
     def inner(self, alias: str, item: ast.expr | None) -> _Scope:
         """Return the scope in which ``alias`` is ``item`` of this scope, or an event."""
-        return _Scope(alias, None if item is None else self.node(item), self.known, self.language)
+        return _Scope(alias, None if item is None else self.visit(item), self.known, self.language)
 
-    def node(self, node: ast.expr) -> Node:
-        """Return a function of events that evaluates ``node``. Raises NotInColumns."""
-        if (place := self.places.get(id(node))) is not None:
-            return place
-        match node:
-            case ast.Constant(value=value) if type(value) in (float, int, bool, str, type(None)):
-                return evaluation.constant(value)
-            case ast.Name(id=name) if name == self.alias and self.item is not None:
-                return self.item
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return evaluation.call(_BINARY[type(op)], self.node(left), self.node(right))
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return evaluation.call(_UNARY[type(op)], self.node(operand))
-            case ast.BoolOp(op=op, values=values):
-                return evaluation.until(isinstance(op, ast.Or), [self.node(value) for value in values])
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                operands = [self._compared(op, other) for op, other in zip(ops, others, strict=True)]
-                return evaluation.comparison([_COMPARISONS[type(op)] for op in ops], [self.node(left), *operands])
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                return evaluation.branch(self.node(test), self.node(body), self.node(orelse))
-            case ast.Call(func=function, args=args, keywords=[]) if args:
-                return evaluation.call(self._function(function), *[self.node(arg) for arg in args])
-            case ast.Attribute(value=ast.Name(id="math"), attr=name) if name in _CONSTANTS and self._ours("math"):
-                return evaluation.constant(getattr(math, name))
-        alias = "" if self.item is not None else self.alias
-        if (read := observable(node, alias, self.known, {*self.language, self.alias})) is None:
+    def visit(self, node: ast.AST) -> Node:
+        """Return a part as a function of events; what slides has one already."""
+        return self.places.get(id(node)) or super().visit(node)
+
+    def refusal(self, node: ast.AST) -> Exception:
+        """Return the sign that there are no columns."""
+        return NotInColumns()
+
+    def applied(self, op: ast.AST, *parts: Node) -> Node:
+        """Compute with columns."""
+        return evaluation.call(IN_COLUMNS[syntax.OPERATORS[type(op)]], *parts)
+
+    def compared(self, ops: Sequence[ast.cmpop], parts: Sequence[Node]) -> Node:
+        """Compare columns."""
+        return evaluation.comparison([syntax.OPERATORS[type(op)] for op in ops], parts)
+
+    def compared_with(self, op: ast.cmpop, node: ast.expr) -> Node:
+        """Take also a collection of constants, and compare by identity with None alone."""
+        match op, node:
+            case ast.In() | ast.NotIn(), ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                if not all(isinstance(part, ast.Constant) for part in parts):
+                    raise NotInColumns
+                return evaluation.constant(tuple(map(ast.literal_eval, parts)))
+            case ast.Is() | ast.IsNot(), _ if not (isinstance(node, ast.Constant) and node.value is None):
+                raise NotInColumns  # the identity of numbers is not that of their column
+        return self.visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> Node:
+        """Take numbers and text."""
+        if type(node.value) not in syntax.LITERALS:
             raise NotInColumns
-        return evaluation.observed(read)
+        return evaluation.constant(node.value)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Node:
+        """Evaluate up to the value that decides."""
+        return evaluation.until(isinstance(node.op, ast.Or), list(map(self.visit, node.values)))
+
+    def visit_IfExp(self, node: ast.IfExp) -> Node:
+        """Evaluate each side at the events that take it."""
+        return evaluation.branch(self.visit(node.test), self.visit(node.body), self.visit(node.orelse))
+
+    def visit_Call(self, node: ast.Call) -> Node:
+        """Call what is known of columns, without keywords."""
+        if node.keywords or not node.args:
+            raise NotInColumns
+        return evaluation.call(self._function(node.func), *map(self.visit, node.args))
+
+    def visit_Name(self, node: ast.Name) -> Node:
+        """Read the item, or an observable."""
+        return self.item if self.item is not None and node.id == self.alias else self._observed(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Node:
+        """Read a number of `math`, or an observable."""
+        if node.attr in syntax.NUMBERS and self._is_math(node.value):
+            return evaluation.constant(getattr(math, node.attr))
+        return self._observed(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Node:
+        """Read an observable."""
+        return self._observed(node)
+
+    def _observed(self, node: ast.expr) -> Node:
+        alias = "" if self.item is not None else self.alias
+        name = observable(node, alias, self.known, {*self.language, self.alias})
+        if name is None:
+            raise NotInColumns
+        return evaluation.observed(name)
 
     def _ours(self, name: str) -> bool:
         """Return True if ``name`` is the language's, and nothing hides it."""
         return name in self.language and name not in self.known and name != self.alias
+
+    def _is_math(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id == "math" and self._ours("math")
 
     def _function(self, node: ast.expr) -> Callable[..., Operand]:
         """Return a function of columns. Raises NotInColumns."""
@@ -207,17 +228,6 @@ class _Scope:
                 return _FUNCTIONS[name]
             case ast.Name(id=name) if self._ours(name) and name in _NUMBER_FUNCTIONS:
                 return partial(arithmetic.each, self.language[name])
-            case ast.Attribute(value=ast.Name(id="math"), attr=name) if self._ours("math") and name in _MATH:
+            case ast.Attribute(attr=name) if name in syntax.MATH and self._is_math(node.value):
                 return partial(arithmetic.each, getattr(math, name))
         raise NotInColumns
-
-    def _compared(self, op: ast.cmpop, node: ast.expr) -> Node:
-        """Return the right operand of a comparison, which may be a collection."""
-        if isinstance(op, ast.In | ast.NotIn) and isinstance(node, ast.Tuple | ast.List | ast.Set):
-            items = tuple(part.value for part in node.elts if isinstance(part, ast.Constant))
-            if len(items) == len(node.elts):
-                return evaluation.constant(items)
-            raise NotInColumns
-        if isinstance(op, ast.Is | ast.IsNot) and not (isinstance(node, ast.Constant) and node.value is None):
-            raise NotInColumns  # the identity of numbers is not that of their column
-        return self.node(node)

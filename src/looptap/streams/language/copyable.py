@@ -13,20 +13,9 @@ from typing import Any, TypeAlias
 
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.expressions import item_name
-from looptap.streams.harmless import known
+from looptap.streams.harmless import known, syntax
 
-_MODULES = {"math", "statistics", "itertools", "functools", "operator", "collections"}
-_FUNCTIONS = set(REDUCERS) | {
-    "abs", "round", "float", "int", "bool", "divmod", "pow", "complex", "range", "enumerate", "zip",
-    "map", "filter", "reversed", "frozenset", "dict", "slice", "isinstance", "accumulate", "starmap", "ema",
-    "recent", "isnan", "isinf", "isfinite",
-}  # fmt: skip
-_NODES = (
-    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Dict,
-    ast.Set, ast.Lambda, ast.Subscript, ast.Slice, ast.Starred, ast.keyword,
-    ast.comprehension, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.arguments, ast.arg,
-    ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
-)  # fmt: skip
+_FUNCTIONS = frozenset(REDUCERS) | syntax.FUNCTIONS
 
 
 def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> frozenset[str] | None:
@@ -39,7 +28,7 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
     >>> sorted(numbers_of(tree, {"step"}, set()))
     ['loss', 'step']
     """
-    if not language <= _FUNCTIONS | _MODULES:
+    if not language <= _FUNCTIONS | syntax.MODULES:
         return None
     names, events, loads = set(observables), [], []
     for node in ast.walk(body):
@@ -53,14 +42,14 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
             value, name = node.value, node.attr if isinstance(node, ast.Attribute) else item_name(node)
             if not isinstance(value, ast.Name) or value.id in observables or name is None:
                 return None
-            if value.id in _MODULES:
+            if value.id in syntax.MODULES:
                 found = getattr(sys.modules.get(value.id), name, None)
                 if callable(found) and id(found) not in known.of_identity():
                     return None  # one that writes, such as operator.iadd
             else:
                 names.add(name)
                 events.append(value.id)
-        elif not isinstance(node, _NODES) or _is_item(node, observables):
+        elif not isinstance(node, syntax.FORMS_OF_ARITHMETIC) or _is_item(node, observables):
             return None
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             loads.append(node.id)
@@ -90,7 +79,7 @@ def _counted(call: ast.Call) -> list[str]:
 
 def _known(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
-        return isinstance(function.value, ast.Name) and function.value.id in _MODULES
+        return isinstance(function.value, ast.Name) and function.value.id in syntax.MODULES
     return isinstance(function, ast.Name) and function.id in _FUNCTIONS
 
 

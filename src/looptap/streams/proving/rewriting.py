@@ -11,12 +11,8 @@ import ast
 from typing import Any, cast
 
 from looptap.streams.expressions import COMPREHENSIONS
+from looptap.streams.harmless.syntax import UNCHECKED_FORMS
 
-_UNCHANGED = (
-    ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal, ast.NamedExpr, ast.Yield,
-    ast.JoinedStr, ast.Lambda, ast.Raise, ast.If, ast.IfExp, ast.While, ast.Assert, ast.For, ast.With,
-)
-"""Parts of code that do nothing by themselves, or only with fields that are checked."""
 _IDENTITY = (ast.Is, ast.IsNot)
 _SHAPES_FUNCTION = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
 """What says of the whole function what it does: it cannot be left out."""
@@ -42,7 +38,7 @@ class Rewriting(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         """Return the checked form of ``node``."""
         method: Any = getattr(self, f"visit_{type(node).__name__}", None)
-        if isinstance(node, _UNCHANGED):
+        if isinstance(node, UNCHECKED_FORMS):
             return self.generic_visit(node)
         if isinstance(node, COMPREHENSIONS):
             method = self._comprehension

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import collections
 import enum
 import functools
@@ -38,6 +39,7 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import to_copy
+from looptap.streams.harmless.syntax import OPERATORS, ORDERING
 from looptap.streams.harmless.watch import note
 from looptap.streams.preserving import module_state
 
@@ -76,17 +78,10 @@ def _is_class(value: Any) -> bool:
     return is_a(value, type) and is_ordinary(value)
 
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "Mod": operator.mod,
-    "FloorDiv": operator.floordiv, "Pow": operator.pow, "MatMult": operator.matmul, "BitOr": operator.or_,
-    "BitAnd": operator.and_, "BitXor": operator.xor, "LShift": operator.lshift, "RShift": operator.rshift,
-}
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
-    "GtE": operator.ge,
-}
-_UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
-IN_PLACE = {how: getattr(operator, f"i{f.__name__.strip('_')}") for how, f in _BINARY.items()}
+_OPERATORS = {kind.__name__: f for kind, f in OPERATORS.items()}
+_COMPARISONS = frozenset(kind.__name__ for kind in ORDERING)
+IN_PLACE = {kind.__name__: getattr(operator, f"i{f.__name__.strip('_')}") for kind, f in OPERATORS.items()
+            if issubclass(kind, ast.operator)}  # fmt: skip
 _USES = {
     "comparing": ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__contains__", "__iter__",
                   "__getitem__"),
@@ -137,15 +132,14 @@ def keyed(value: Any) -> Any:
 
 def binary(how: str, left: Any, right: Any) -> Any:
     """Return ``left + right`` and the like, and comparisons."""
-    compare = _COMPARISONS.get(how)
-    if compare is not None:
-        return made(compare(deep(left), deep(right)), left, right)
-    return made(_BINARY[how](operand(left, right), operand(right, left)), left, right)
+    if how in _COMPARISONS:
+        return made(_OPERATORS[how](deep(left), deep(right)), left, right)
+    return made(_OPERATORS[how](operand(left, right), operand(right, left)), left, right)
 
 
 def unary(how: str, value: Any) -> Any:
     """Return ``-value`` and the like."""
-    return made(_UNARY[how](operand(value)), value)
+    return made(_OPERATORS[how](operand(value)), value)
 
 
 def made(result: Any, *given: Any) -> Any:
@@ -249,7 +243,7 @@ def own(value: Any) -> Any:
     return value
 
 
-_OPERATORS = ("__iter__", "__next__", "__setitem__", "__delitem__", "__iadd__")
+_OF_CONTAINERS = ("__iter__", "__next__", "__setitem__", "__delitem__", "__iadd__")
 
 
 def is_own(value: Any) -> bool:
@@ -258,7 +252,7 @@ def is_own(value: Any) -> bool:
         return False
     kind = type_of(value)
     written = kind_of_type(kind) in (OTHER, MODULE) and is_written(kind)
-    return not written or all(type(of_class(kind, name)) is not types.FunctionType for name in _OPERATORS)
+    return not written or all(type(of_class(kind, name)) is not types.FunctionType for name in _OF_CONTAINERS)
 
 
 def keys(value: Any) -> Any:

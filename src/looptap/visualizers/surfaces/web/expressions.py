@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from looptap.streams.errors import QueryError
+from looptap.streams.harmless.syntax import ARITHMETIC, MATH, ORDERING, ExpressionReader
 from looptap.streams.operators.windows import Sliding
 from looptap.streams.text import did_you_mean
 
@@ -21,11 +22,8 @@ MAX_TEXT_CHARACTERS = 300
 MAX_SLIDING_MEDIAN_VALUES = 1_000
 """Values of a sliding window of which a reader may have the median: it is computed again at each value."""
 _MAX_NODES_COUNT = 150
-FUNCTIONS = {
-    "abs": "abs", "sqrt": "math.sqrt", "exp": "math.exp", "log": "math.log", "log10": "math.log10",
-    "log2": "math.log2", "sin": "math.sin", "cos": "math.cos", "tanh": "math.tanh", "min": "min", "max": "max",
-}  # fmt: skip
-"""The functions of numbers, and what they are in a query."""
+FUNCTIONS = ("abs", "sqrt", "exp", "log", "log10", "log2", "sin", "cos", "tanh", "min", "max")
+"""The functions of numbers."""
 REDUCERS = ("mean", "median", "min", "max", "sum", "stdev", "first", "last")
 """The functions of all values of a window."""
 _GRAMMAR = (
@@ -71,93 +69,106 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
     """
     if len(text) > MAX_TEXT_CHARACTERS:
         raise QueryError(f"An expression has {MAX_TEXT_CHARACTERS} characters at most; this one has {len(text)}.")
+    reader = _ArithmeticWriter()
     try:
         body = ast.parse(text.strip(), mode="eval").body
-        nodes = list(_checked(body))
+        written = reader.visit(body)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         raise QueryError(f"{text!r:.120} is not arithmetic. {_GRAMMAR}") from None
-    if len(nodes) > _MAX_NODES_COUNT:
+    if sum(not isinstance(node, ast.expr_context) for node in ast.walk(body)) > _MAX_NODES_COUNT:
         raise QueryError(f"{text!r:.120} is too long. {_GRAMMAR}")
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    wanted = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called}
+    stream = _stream_of({name.id for name in reader.names}, text, streams)
+    names = stream.names()
+    step = [f"v.{name}" for name in stream.fields[:1] if len(stream.fields) > 1 and name in names]
+    reducer = "" if window is None else _reduction(body, window)
+    for node in reader.reducing:
+        if window is None or node is not body:
+            raise QueryError(f"{ast.unparse(node)!r:.120} needs a window. {_GRAMMAR}")
+    for name in reader.names:
+        name.id = names[name.id]
+    if not reducer:
+        return ReaderQuery(stream.name, ", ".join([*step, ast.unparse(written)]))
+    assert isinstance(written, ast.Call)
+    reduced = f"{reducer}(({ast.unparse(written.args[0])} for v in values))"
+    return ReaderQuery(stream.name, ", ".join([*(f"last(({one} for v in values))" for one in step), reduced]))
+
+
+def _stream_of(wanted: set[str], text: str, streams: Sequence[ReadableStream]) -> ReadableStream:
+    """Return the first stream that has all names of an expression. Raises QueryError."""
     every = {name for stream in streams for name in stream.names()}
     if missing := sorted(wanted - every):
         known = f" There are {', '.join(sorted(every))}." if every else " None is shown."
         raise QueryError(f"No stream shown here has {missing[0]!r}.{did_you_mean(missing[0], every) or known}")
     if not wanted:
         raise QueryError(f"{text!r:.120} names no stream. {_GRAMMAR}")
-    fitting = [stream for stream in streams if wanted <= set(stream.names())]
-    if not fitting:
-        raise QueryError(f"{', '.join(sorted(wanted))} are of several streams; an expression is over one.")
-    stream = fitting[0]
-    names = stream.names()
-    step = stream.fields[0] if len(stream.fields) > 1 and stream.fields[0] in names else ""
-    if window is None:
-        query = _written(body, names)
-        return ReaderQuery(stream.name, f"v.{step}, {query}" if step else query)
+    for stream in streams:
+        if wanted <= set(stream.names()):
+            return stream
+    raise QueryError(f"{', '.join(sorted(wanted))} are of several streams; an expression is over one.")
+
+
+def _reduction(body: ast.expr, window: object) -> str:
+    """Return the reducer that a whole expression calls. Raises QueryError."""
     if not (isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id in REDUCERS):
         raise QueryError(f"With a window, an expression is one of {', '.join(REDUCERS)}: mean(loss).")
-    if body.func.id == "median" and isinstance(window, Sliding) and window.size > MAX_SLIDING_MEDIAN_VALUES:
+    reducer = body.func.id
+    if reducer == "median" and isinstance(window, Sliding) and window.size > MAX_SLIDING_MEDIAN_VALUES:
         raise QueryError(
             f"median slides over {MAX_SLIDING_MEDIAN_VALUES:,} values at most, not {window.size:,}: it is computed "
             "again at each value. Use mean, or a window that does not slide."
         )
     if len(body.args) != 1:
-        raise QueryError(f"{body.func.id} takes one expression: {body.func.id}(loss).")
-    query = f"{body.func.id}(({_written(body.args[0], names)} for v in values))"
-    return ReaderQuery(stream.name, f"last((v.{step} for v in values)), {query}" if step else query)
+        raise QueryError(f"{reducer} takes one expression: {reducer}(loss).")
+    return reducer
 
 
-def _checked(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of an expression. Raises ValueError for any other kind of node."""
-    yield node
-    match node:
-        case ast.Constant(value=value) if isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(float(value)):
-                raise ValueError("a number that no float can hold")
-            return
-        case ast.Name():
-            return
-        case ast.BinOp() | ast.UnaryOp() | ast.Compare():
-            children = list(ast.iter_child_nodes(node))
-        case ast.Call(func=ast.Name(id=name) as func, args=args, keywords=[]) if name in FUNCTIONS or name in REDUCERS:
-            children = [func, *args]
-        case ast.Load():
-            return
-        case _ if type(node) in _SIGNS:
-            return
-        case _:
-            raise ValueError(type(node).__name__)
-    for child in children:
-        yield from _checked(child)
+class _ArithmeticWriter(ExpressionReader[ast.expr]):
+    """The walk that checks an expression and writes it again, of floats.
+
+    Raises ValueError or OverflowError for anything else.
+    """
+
+    operators = ARITHMETIC | ORDERING
+
+    def __init__(self) -> None:
+        self.names: list[ast.Name] = []
+        """The names that were written, which are still those of the expression."""
+        self.reducing: list[ast.Call] = []
+        """The calls, as they were read, that need a window."""
+
+    def refusal(self, node: ast.AST) -> Exception:
+        """Return the error for a part that is no arithmetic."""
+        return ValueError(type(node).__name__)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        """Write a number as a float."""
+        value = node.value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(float(value)):
+            raise self.refusal(node)
+        return ast.Constant(float(value))
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Write the float of a value."""
+        self.names.append(ast.Name(node.id, ast.Load()))
+        return _call("float", self.names[-1])
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Write a function of numbers, or one that needs a window."""
+        if not isinstance(node.func, ast.Name) or node.func.id not in (*FUNCTIONS, *REDUCERS) or node.keywords:
+            raise self.refusal(node)
+        name = node.func.id
+        if name not in FUNCTIONS:
+            self.reducing.append(node)
+        return _call(f"math.{name}" if name in MATH else name, *map(self.visit, node.args))
+
+    def applied(self, op: ast.AST, *parts: ast.expr) -> ast.expr:
+        """Write an operator."""
+        return ast.BinOp(parts[0], op, parts[1]) if isinstance(op, ast.operator) else ast.UnaryOp(op, *parts)  # type: ignore[arg-type]
+
+    def compared(self, ops: Sequence[ast.cmpop], parts: Sequence[ast.expr]) -> ast.expr:
+        """Write a chain of comparisons as 0.0 or 1.0."""
+        return _call("float", ast.Compare(parts[0], list(ops), list(parts[1:])))
 
 
-def _written(node: ast.AST, names: dict[str, str]) -> str:
-    """Return a checked expression as text, with names as they are in the query."""
-    match node:
-        case ast.Constant(value=value):
-            return repr(float(value))  # type: ignore[arg-type]
-        case ast.Name(id=name):
-            return f"float({names[name]})"
-        case ast.BinOp(left=left, op=op, right=right):
-            return f"{_operand(left, names)} {_SIGNS[type(op)]} {_operand(right, names)}"
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
-            return f"{_SIGNS[type(op)]}{_operand(operand, names)}"
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            signs = [f" {_SIGNS[type(op)]} {_operand(other, names)}" for op, other in zip(ops, others, strict=True)]
-            return f"float({_operand(left, names)}{''.join(signs)})"
-        case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
-            return f"{FUNCTIONS[name]}({', '.join(_written(one, names) for one in args)})"
-    raise QueryError(f"{ast.unparse(node)!r:.120} needs a window. {_GRAMMAR}")
-
-
-def _operand(node: ast.AST, names: dict[str, str]) -> str:
-    written = _written(node, names)
-    return f"({written})" if isinstance(node, ast.BinOp | ast.UnaryOp) else written
-
-
-_SIGNS: dict[type[ast.AST], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
-    ast.USub: "-", ast.UAdd: "+", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==",
-    ast.NotEq: "!=",
-}  # fmt: skip
+def _call(name: str, *given: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(given), [])
