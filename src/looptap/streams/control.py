@@ -90,13 +90,16 @@ class Control:
         self.name = ""
         if self.type not in KINDS:
             raise ControlError(f"a control of type {self.type!r}: it is one of int, float, bool and str.")
+        self._check_bounds(minimum, maximum)
+        self.choices = tuple(self.checked(choice, "choices", self._typed) for choice in self.choices)
+        self.default = default if default is None else self.checked(default, "default")
+
+    def _check_bounds(self, minimum: float | None, maximum: float | None) -> None:
         for bound in (minimum, maximum):
             if bound is not None and (self.type not in (int, float) or bound != bound):
                 raise ControlError(f"a bound of {bound!r} for a control that is {KINDS[self.type]}.")
         if minimum is not None and maximum is not None and minimum > maximum:
             raise ControlError(f"a control from {minimum!r} to {maximum!r} has no value.")
-        self.choices = tuple(self.checked(choice, "choices", self._typed) for choice in self.choices)
-        self.default = default if default is None else self.checked(default, "default")
 
     # ------------------------------------------------------------ descriptor
 
@@ -186,10 +189,8 @@ def leap(old: Any, new: Any) -> str:
     olds, news = (list(value) if isinstance(value, list | tuple) else [value] for value in (old, new))
     length = max(len(olds), len(news))
     pairs = zip(olds * (length if len(olds) == 1 else 1), news * (length if len(news) == 1 else 1), strict=False)
-    numbers = [(float(a), float(b)) for a, b in map(_numbers, pairs) if a is not None and b is not None and a != b]
-    if not numbers:
-        return ""
-    factor, (a, b) = max((_factor(*pair), pair) for pair in numbers)
+    numbers = [(_number(a), _number(b)) for a, b in pairs]
+    factor, a, b = max(((_factor(a, b), a, b) for a, b in numbers if a != b), default=(0.0, 0.0, 0.0))
     if factor <= MAX_UNASKED_FACTOR * _ROUNDING_FACTOR:
         return ""
     if factor < math.inf:
@@ -197,21 +198,19 @@ def leap(old: Any, new: Any) -> str:
     return "from 0" if a == 0 else "to 0" if b == 0 else "to or from infinity"
 
 
-def _numbers(pair: tuple[Any, Any]) -> tuple[float | None, float | None]:
-    """Return both values as finite or infinite numbers, or None for what is none."""
-    found: list[float | None] = []
-    for value in pair:
-        try:
-            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-        except OverflowError:
-            number = math.inf
-        found.append(None if math.isnan(number) else number)
-    return found[0], found[1]
+def _number(value: Any) -> float:
+    """Return a finite or infinite number; NaN for what is none."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.inf
 
 
 def _factor(a: float, b: float) -> float:
-    """Return the factor from the smaller to the larger number; inf without one."""
-    if a == 0 or b == 0 or math.isinf(a) or math.isinf(b):
+    """Return the factor from the smaller to the larger number; inf without one, 0 for no numbers."""
+    if math.isnan(a) or math.isnan(b):
+        return 0.0
+    if 0 in (a, b) or math.isinf(a) or math.isinf(b):
         return math.inf
     return max(abs(a) / abs(b), abs(b) / abs(a))
 

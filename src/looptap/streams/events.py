@@ -408,24 +408,27 @@ def _missing(
     instead: str | None = None, elsewhere: str = "",
 ) -> MissingObservable:  # fmt: skip
     names = sorted({*own, *exposed})
-    tags = [tag for tag in names if tag.partition("/")[0] == name]
-    hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
-    if instead in ("function", "class"):
-        hint = f" {name} is a {instead} of the job, which it can expose: agent.expose({name}={name})."
-    elif instead or (not hint and name in MODULES):
-        hint = f" A module is there once the job has exposed it: agent.expose({name}={name})."
-    if name in MACHINE:
-        hint = f" {name} is read from the next heartbeat on, while a stream mentions it."
-    if tags:
-        hint = f" A name with a stroke is read as e[{tags[0]!r}]."
-    if elsewhere:
-        hint = f" There is {elsewhere}."
-    if others := types_with(name, event, carried):
-        hint = f" {others}"
+    others = types_with(name, event, carried)
+    hint = others or (f"There is {elsewhere}." if elsewhere else _hint(name, names, instead))
     error = MissingObservable(
         f"no observable {name!r} at this {f'{event!r} ' if event else ''}event; there are: "
-        f"{', '.join([*names, *BUILT_IN])}.{hint}"
+        f"{', '.join([*names, *BUILT_IN])}.{f' {hint}' if hint else ''}"
     )
     if event and not others and name not in carried.get(event, ()):
         error.hopeless = instead is not None or any(is_typo(name, there) for there in names)
     return error
+
+
+def _hint(name: str, names: list[str], instead: str | None) -> str:
+    """Return what to write or do for a name that an event lacks; "" if nothing is known."""
+    tags = [tag for tag in names if tag.partition("/")[0] == name]
+    if tags:
+        return f"A name with a stroke is read as e[{tags[0]!r}]."
+    if name in MACHINE:
+        return f"{name} is read from the next heartbeat on, while a stream mentions it."
+    if instead in ("function", "class"):
+        return f"{name} is a {instead} of the job, which it can expose: agent.expose({name}={name})."
+    hint = did_you_mean(name, names).lstrip() or CALLS.get(name, "")
+    if instead or (not hint and name in MODULES):
+        return f"A module is there once the job has exposed it: agent.expose({name}={name})."
+    return hint

@@ -28,8 +28,16 @@ class SourceText:
         self.text = text.strip()
         if all(not line or line.isspace() or line.lstrip().startswith("#") for line in self.text.splitlines()):
             raise QueryError(f"a query is a Python expression, and {text!r} holds none. Try 'step, loss'.")
+        self.body = self._parsed()
+        for node in ast.walk(self.body):
+            if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
+                raise self.error("a query cannot assign, yield or await.", node)
+            if isinstance(node, ast.comprehension) and node.is_async:
+                raise self.error("a query cannot wait for an asynchronous sequence.", node.target)
+
+    def _parsed(self) -> ast.expr:
         try:
-            self.body = ast.parse(self.text, mode="eval").body
+            return ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
             if hint := _as_function(self.text):
                 raise QueryError(
@@ -39,11 +47,6 @@ class SourceText:
             raise QueryError(f"this is not a Python expression: {error.msg}.", self.text, column) from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise QueryError(f"this is not a Python expression: {error}.", self.text[:200]) from None
-        for node in ast.walk(self.body):
-            if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
-                raise self.error("a query cannot assign, yield or await.", node)
-            if isinstance(node, ast.comprehension) and node.is_async:
-                raise self.error("a query cannot wait for an asynchronous sequence.", node.target)
 
     def error(self, reason: str, node: ast.AST | None = None, hint: str = "") -> QueryError:
         """Return a QueryError that points at ``node``."""
@@ -90,15 +93,24 @@ def item_name(node: ast.AST) -> str | None:
     return None
 
 
+def part_name(node: ast.AST) -> str | None:
+    """Return the name that `e.loss` or `e['train/loss']` reads; None for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else item_name(node)
+
+
 def names_read(node: ast.AST) -> set[str]:
     """Return all attribute and item names read in ``node``."""
-    found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-    return found | {name for n in ast.walk(node) if (name := item_name(n)) is not None}
+    return {name for n in ast.walk(node) if (name := part_name(n)) is not None}
+
+
+def called_parts(node: ast.AST) -> set[int]:
+    """Return the ids of the parts of ``node`` that are called."""
+    return {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
 
 
 def attributes_of_names(node: ast.AST, known: Collection[str]) -> frozenset[str]:
     """Return attributes read, not called, of unknown names: `loss` of `e.loss`."""
-    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    called = called_parts(node)
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in called]
     return frozenset(n.attr for n in read if isinstance(n.value, ast.Name) and n.value.id not in known)
 
@@ -110,34 +122,29 @@ def observables_in(node: ast.AST, item: str) -> frozenset[str]:
     >>> sorted(observables_in(tree.body, "e"))
     ['grad', 'model', 'step', 'train/loss']
     """
-    free = {n.id for n in free_names(node)} - {item}
-    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    free, called = {n.id for n in free_names(node)} - {item}, called_parts(node)
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript) and id(n) not in called]
-    of_events = [n for n in read if isinstance(n.value, ast.Name) and n.value.id not in free]
-    names = {n.attr if isinstance(n, ast.Attribute) else item_name(n) for n in of_events}
+    names = (part_name(n) for n in read if isinstance(n.value, ast.Name) and n.value.id not in free)
     return frozenset({*free, *filter(None, names)})
+
+
+def _codes(code: CodeType | None) -> Iterator[CodeType]:
+    """Yield a function's code and those inside it."""
+    if code is not None:
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _codes(constant)
 
 
 def names_in(code: CodeType | None) -> set[str]:
     """Return the attribute and global names in a function's code, nested ones too."""
-    if code is None:
-        return set()
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= names_in(constant)
-    return names
+    return {name for one in _codes(code) for name in one.co_names}
 
 
 def texts_in(code: CodeType | None) -> set[str]:
     """Return the string constants in a function's code: `getattr` may read them."""
-    texts: set[str] = set()
-    for constant in () if code is None else code.co_consts:
-        if isinstance(constant, CodeType):
-            texts |= texts_in(constant)
-        elif isinstance(constant, str):
-            texts.add(constant)
-    return texts
+    return {text for one in _codes(code) for text in one.co_consts if isinstance(text, str)}
 
 
 def mentions(node: ast.AST, name: str, bound: frozenset[str] = frozenset()) -> bool:
@@ -196,32 +203,38 @@ def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
             yield default, frozenset()
     elif isinstance(node, COMPREHENSIONS):
         names = targets(node)
-        yield node.generators[0].iter, frozenset()
-        for i, generator in enumerate(node.generators):
-            if i:
-                yield generator.iter, names
-            yield generator.target, names
-            for condition in generator.ifs:
-                yield condition, names
-        for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+        for place, generator in enumerate(node.generators):
+            yield generator.iter, names if place else frozenset()
+            for part in (generator.target, *generator.ifs):
+                yield part, names
+        for part in results(node):
             yield part, names
     else:
         for child in ast.iter_child_nodes(node):
             yield child, frozenset()
 
 
+def results(node: Comprehension) -> list[ast.expr]:
+    """Return what a comprehension makes: an item, or a key and a value."""
+    return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+
+
 def function(parameter: str | None, body: ast.expr, text: SourceText, names: dict[str, Any]) -> Callable[..., Any]:
     """Return a function of ``parameter`` that evaluates ``body`` among ``names``."""
+    # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
+    return cast(Callable[..., Any], eval(code_of(parameter, body, body, text), names))
+
+
+def code_of(parameter: str | None, body: ast.expr, origin: ast.expr, text: SourceText) -> CodeType:
+    """Return the code of a function of ``parameter``; errors point at ``origin``."""
     args = [ast.arg(parameter)] if parameter else []
     signature = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
-    tree = ast.Expression(ast.copy_location(ast.Lambda(signature, body), body))
+    tree = ast.Expression(ast.copy_location(ast.Lambda(signature, body), origin))
     ast.fix_missing_locations(tree)
     try:
-        code = compile(tree, f"<query {text.text[:200]}>", "eval")
+        return compile(tree, f"<query {text.text[:200]}>", "eval")
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise text.error(f"this cannot be compiled: {error}.", body) from None
-    # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
-    return cast(Callable[..., Any], eval(code, names))
+        raise text.error(f"this cannot be compiled: {error}.", origin) from None
 
 
 def format_error(error: BaseException, source: str = "") -> str:

@@ -376,32 +376,39 @@ def _torch_lists() -> bool:
 
 def _plain_modules(model: Any) -> bool | None:
     """Return True if all modules list plainly what they hold; None if they hold more."""
-    torch = sys.modules["torch"]
     waiting, seen, kinds, lists = [model], {id(model)}, set[type](), True
     while waiting:
         module = waiting.pop()
         kind = type_of(module)
-        if not issubclass(kind, torch.nn.Module) or of_class(kind, "__getattribute__") is not object.__getattribute__:
-            return None
-        held = vars(module)
-        parts = [held.get(name) for name in _HELD if of_class(kind, name) is None]
-        if len(parts) < len(_HELD) or not set(map(type, parts)) <= {dict, collections.OrderedDict}:
+        parts = _held_plainly(module, kind)
+        if parts is None or not all(map(_is_plain_parameter, (*parts[0].values(), *parts[1].values()))):
             return None
         kinds.add(kind)
-        lists = lists and _METHODS.isdisjoint(held)
-        for tensor in (*parts[0].values(), *parts[1].values()):
-            if tensor is None:
-                continue
-            if not (is_sharded(tensor) or (kind_of(tensor) == TENSOR and is_plain(tensor))):
-                return None
-            if tensor.is_leaf and kind_of(tensor.grad) not in (ATOM, TENSOR) and not is_sharded(tensor.grad):
-                return None
+        lists = lists and _METHODS.isdisjoint(vars(module))
         children = [m for m in parts[2].values() if m is not None and id(m) not in seen]
         seen.update(map(id, children))
         waiting.extend(children)
         if len(seen) > MAX_MODULES:
             return None
-    return lists and all(_same(kind, torch.nn.Module, _METHODS) for kind in kinds)
+    return lists and all(_same(kind, sys.modules["torch"].nn.Module, _METHODS) for kind in kinds)
+
+
+def _held_plainly(module: Any, kind: type) -> list[Any] | None:
+    """Return the parameters, buffers and modules of a module; None if it computes them."""
+    base = sys.modules["torch"].nn.Module
+    if not issubclass(kind, base) or of_class(kind, "__getattribute__") is not object.__getattribute__:
+        return None
+    parts = [vars(module).get(name) for name in _HELD if of_class(kind, name) is None]
+    plain = len(parts) == len(_HELD) and set(map(type, parts)) <= {dict, collections.OrderedDict}
+    return parts if plain else None
+
+
+def _is_plain_parameter(tensor: Any) -> bool:
+    if tensor is None:
+        return True
+    if not (is_sharded(tensor) or (kind_of(tensor) == TENSOR and is_plain(tensor))):
+        return False
+    return not tensor.is_leaf or kind_of(tensor.grad) in (ATOM, TENSOR) or is_sharded(tensor.grad)
 
 
 def sharded_type() -> Any:

@@ -50,6 +50,7 @@ _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 """Numbers and texts, and what makes one of a subclass."""
 MAX_BYTES = 2**30
 """The size of an object that is not even converted."""
+_MAPPED = (dict, types.MappingProxyType)
 _LISTED: tuple[type, ...] = (list, set, frozenset, collections.deque, type({}.keys()), type({}.values()))
 MAX_DEPTH = 64
 """Containers in each other; a copy goes no deeper."""
@@ -89,14 +90,19 @@ def _of_object(value: Any, depth: int) -> Any:
     text = of_python(kind, "__repr__")
     if text is not None and of_class(kind, "__looptap_panel__") is not None and not is_known:
         return to_copy(call(text, value))
-    if is_a(value, (dict, types.MappingProxyType)) or Mapping in order:
+    if is_a(value, _MAPPED) or Mapping in order:
         return {to_copy(key, depth + 1): to_copy(one, depth + 1) for key, one in call(_pairs_of, value)}
-    if is_a(value, _LISTED) or KeysView in order or ValuesView in order:
+    if is_a(value, _LISTED) or not {KeysView, ValuesView}.isdisjoint(order):
         return [to_copy(one, depth + 1) for one in call(_items_of, value)]
     if is_a(value, types.SimpleNamespace) or kind.__qualname__ == "Namespace":
         return {name: to_copy(one, depth + 1) for name, one in attributes_of(value).items()}
     if is_known:
         return value
+    return _of_class_of_job(value, kind, order, depth)
+
+
+def _of_class_of_job(value: Any, kind: Any, order: Any, depth: int) -> Any:
+    """Return what stands for an object of the job, of which nothing is run unchecked."""
     if is_a(value, enum.Enum):
         return to_copy(attributes_of(value).get("_value_"), depth + 1)
     if is_a(value, np.ndarray):
@@ -110,23 +116,23 @@ def _of_object(value: Any, depth: int) -> Any:
     size = attributes_of(value).get("nbytes", of_class(kind, "nbytes"))
     if type(size) is int and size > MAX_BYTES:
         raise Refusal(f"a {kind.__qualname__} of {size:,} bytes is over any max_bytes=: reduce it in the query")
-    for name in _CONVERSIONS:
-        found = of_python(kind, name)
-        if found is not None:
-            return to_copy(call(found, value), depth + 1)
+    converted = next((found for name in _CONVERSIONS if (found := of_python(kind, name)) is not None), None)
+    if converted is not None:
+        return to_copy(call(converted, value), depth + 1)
     if of_python(kind, "__dlpack__") is not None:
         return np.from_dlpack(_Exchanged(value))
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
         return {name: to_copy(one, depth + 1) for name, one in call(_fields_of, value, list(fields))}
-    own = [base for base in order if package_of(base) not in LIBRARIES]
+    return _number_or_text(value, order)
+
+
+def _number_or_text(value: Any, order: Any) -> Any:
+    own = [base.__dict__ for base in order if package_of(base) not in LIBRARIES]
     for name in _READ:
-        if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):
+        if any(name in held and _runs(held[name]) for held in own):
             raise _refusal(value, name)
-    for base, exact in _EXACT:
-        if is_a(value, base):
-            return exact(value)
-    return value
+    return next((exact(value) for base, exact in _EXACT if is_a(value, base)), value)
 
 
 class _Exchanged:

@@ -29,22 +29,27 @@ PURE, WRITES_FIRST, MIXED = "pure", "writes first", "mixed"
 @cache
 def effect(name: str) -> str:
     """Return what torch's operators of a name do; "" if there are none."""
-    torch: Any = sys.modules["torch"]
-    try:
-        packet = getattr(torch.ops.aten, name)
-        overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    except (AttributeError, RuntimeError):
-        return ""
-    inner = [one for one in overloads if not any(argument.is_out for argument in one._schema.arguments)]
-    draws = any(torch.Tag.nondeterministic_seeded in one.tags for one in inner)
-    hides = name in _NORMALIZATIONS or any(_HIDDEN & {a.name for a in one._schema.arguments} for one in inner)
+    inner = [one for one in _overloads(name) if not any(argument.is_out for argument in one._schema.arguments)]
+    if not inner or any(_writes_or_draws_unseen(one) for one in inner) or name in _NORMALIZATIONS:
+        return MIXED if inner else ""
     written = {tuple(_written(one._schema)) for one in inner}
-    if inner and not draws and not hides:
-        if written == {()} and all(one._schema.returns for one in inner):
-            return PURE
-        if written == {(0,)}:
-            return WRITES_FIRST
-    return MIXED if inner else ""
+    if written == {()} and all(one._schema.returns for one in inner):
+        return PURE
+    return WRITES_FIRST if written == {(0,)} else MIXED
+
+
+def _overloads(name: str) -> list[Any]:
+    try:
+        packet = getattr(sys.modules["torch"].ops.aten, name)
+        return [getattr(packet, overload) for overload in packet.overloads()]
+    except (AttributeError, RuntimeError):
+        return []
+
+
+def _writes_or_draws_unseen(overload: Any) -> bool:
+    """Return True for an operator that draws, or is made of others that may write or draw."""
+    draws = sys.modules["torch"].Tag.nondeterministic_seeded in overload.tags
+    return draws or bool(_HIDDEN & {argument.name for argument in overload._schema.arguments})
 
 
 def operate(f: Callable[..., Any], name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:

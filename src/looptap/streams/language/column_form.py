@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from looptap.streams.columns import arithmetic, evaluation
 from looptap.streams.columns.arithmetic import IN_COLUMNS, NotInColumns, Operand
 from looptap.streams.columns.evaluation import BareNames, ColumnForm, Node
-from looptap.streams.expressions import item_name
+from looptap.streams.expressions import part_name
 from looptap.streams.harmless import syntax
 
 _FUNCTIONS: dict[str, Callable[..., Operand]] = {name: IN_COLUMNS[f] for name, f in (
@@ -54,7 +54,7 @@ def observable(node: ast.expr, alias: str, known: Set[str], language: Set[str]) 
     elif isinstance(node, ast.Attribute | ast.Subscript):
         value = node.value
         if isinstance(value, ast.Name) and value.id == alias and alias not in known:
-            name = node.attr if isinstance(node, ast.Attribute) else item_name(node)
+            name = part_name(node)
     return None if name is None or name.startswith("_") else name  # an event has attributes of its own
 
 
@@ -102,24 +102,25 @@ def _sequence(
     """Return the conditions of a sequence, its item, and what the names of that mean."""
     if is_source(node, frozenset()):
         return [], _Scope("", None, frozenset(), language), None
-    if isinstance(node, ast.GeneratorExp | ast.ListComp) and len(node.generators) == 1:
-        loop = node.generators[0]
-        if not isinstance(loop.target, ast.Name):
+    made: ast.expr | None
+    match node:
+        case ast.GeneratorExp(generators=[loop]) | ast.ListComp(generators=[loop]):
+            target, iterated, tests, made = loop.target, loop.iter, loop.ifs, node.elt
+        case ast.Call(func=ast.Name(id="map"), args=[ast.Lambda() as f, iterated], keywords=[]) if _one_parameter(f):
+            target, tests, made = ast.Name(f.args.args[0].arg), [], f.body
+        case ast.Call(func=ast.Name(id="filter"), args=[ast.Lambda() as f, iterated], keywords=[]) if _one_parameter(f):
+            target, tests, made = ast.Name(f.args.args[0].arg), [f.body], None
+        case _:
             raise NotInColumns
-        conditions, outer, item = _sequence(loop.iter, is_source, language)
-        scope = outer.inner(loop.target.id, item)
-        conditions += [scope.visit(condition) for condition in loop.ifs]
-        bare = item is None and isinstance(node.elt, ast.Name) and node.elt.id == loop.target.id
-        return conditions, scope, None if bare else node.elt
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2 and not node.keywords:
-        function, name = node.args[0], node.func.id
-        if name in ("map", "filter") and isinstance(function, ast.Lambda) and _one_parameter(function):
-            conditions, outer, item = _sequence(node.args[1], is_source, language)
-            scope = outer.inner(function.args.args[0].arg, item)
-            if name == "map":
-                return conditions, scope, function.body
-            return [*conditions, scope.visit(function.body)], outer, item
-    raise NotInColumns
+    if not isinstance(target, ast.Name):
+        raise NotInColumns
+    conditions, outer, item = _sequence(iterated, is_source, language)
+    scope = outer.inner(target.id, item)
+    conditions += map(scope.visit, tests)
+    if made is None:
+        return conditions, outer, item
+    bare = item is None and isinstance(made, ast.Name) and made.id == target.id
+    return conditions, scope, None if bare else made
 
 
 def _one_parameter(function: ast.Lambda) -> bool:

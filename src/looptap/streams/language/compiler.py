@@ -22,6 +22,7 @@ from looptap.streams.events import CALLS
 from looptap.streams.expressions import (
     SourceText,
     attributes_of_names,
+    called_parts,
     free_names,
     mentions,
     names_in,
@@ -199,30 +200,32 @@ class _Compiler:
         return self.parts.code(EVENT, self.resolve(self.per_event(body, frozenset())))
 
     def resolve(self, body: ast.expr) -> ast.expr:
-        called, parts = _called(body), _read_parts(body)
+        called, parts = called_parts(body), _read_parts(body)
 
         def hook(node: ast.expr, bound: frozenset[str]) -> ast.expr | None:
             if not isinstance(node, ast.Name) or node.id in bound or node.id.startswith("__"):
                 return None
-            if id(node) in called and node.id in self.names:  # a number of that name cannot be called
-                return None
-            if node.id in self.known and (node.id != self.alias or (self.alias == "e" and id(node) not in parts)):
-                return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
-            if node.id == self.alias:
-                self.shadowed.add(node.id)
-                return ast.Name(EVENT, ast.Load())
-            if node.id in self.names:
-                self.shadowed.add(node.id)
-                return None
-            if id(node) in called and (self.spec.known is not None or nearest(node.id, self.names)):
-                raise self.unknown_function(node)
-            if self.spec.source != "events" and node.id == "events":
-                raise self.other_side(node)
-            if self.spec.source != "events":
-                check_field(node, self.spec.known, self.text)
-            return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
+            return self.meant(node, id(node) in called, id(node) in parts)
 
         return rewrite(body, hook)
+
+    def meant(self, node: ast.Name, is_called: bool, is_read: bool) -> ast.expr | None:
+        """Return what a free name stands for: the event or an observable; None for the language's."""
+        name = node.id
+        if is_called and name in self.names:  # a number of that name cannot be called
+            return None
+        if name in self.known and (name != self.alias or (name == "e" and not is_read)):
+            return _observable(name)
+        if name == self.alias or name in self.names:
+            self.shadowed.add(name)
+            return ast.Name(EVENT, ast.Load()) if name == self.alias else None
+        if is_called and (self.spec.known is not None or nearest(name, self.names)):
+            raise self.unknown_function(node)
+        if self.spec.source != "events":
+            if name == "events":
+                raise self.other_side(node)
+            check_field(node, self.spec.known, self.text)
+        return _observable(name)
 
     def per_event(self, body: ast.expr, bound: frozenset[str]) -> ast.expr:
         """Replace `recent(n)` reductions and `latest(event).name` with calls."""
@@ -262,7 +265,7 @@ class _Compiler:
 
     def complete(self, body: ast.expr) -> None:
         """Raise an error for free names: outside an item there are no observables."""
-        called, source = _called(body), self.spec.source
+        called, source = called_parts(body), self.spec.source
         for node in free_names(body):
             name = node.id
             if name in ("recent", "latest") and id(node) not in called:
@@ -319,7 +322,7 @@ class _Compiler:
 
     def words(self, body: ast.expr) -> set[str]:
         """Return the names that no observable hides: called ones, modules, `events`."""
-        called, found = _called(body), set(CALLS) | {self.spec.source}
+        called, found = called_parts(body), set(CALLS) | {self.spec.source}
         free = [*free_names(body)]
         bare = {n.id for n in free if id(n) not in called}
         language = {n.id for n in free} & self.names.keys()
@@ -343,17 +346,16 @@ class _Compiler:
         return numbers
 
 
+def _observable(name: str) -> ast.expr:
+    return ast.Attribute(ast.Name(EVENT, ast.Load()), name, ast.Load())
+
+
 def _only_parameter(node: ast.Lambda, text: SourceText) -> str:
     a = node.args
     names = [*a.posonlyargs, *a.args]
     if len(names) - len(a.defaults) > 1 or not names or a.vararg or a.kwarg or a.kwonlyargs:
         raise text.error("a query's function takes one parameter, the event.", node, "lambda e: e.loss")
     return names[0].arg
-
-
-def _called(body: ast.expr) -> set[int]:
-    """Return the ids of the nodes that are called."""
-    return {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
 
 
 def _read_parts(body: ast.expr) -> set[int]:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from looptap.streams.aggregations.registry import REDUCERS
-from looptap.streams.expressions import item_name
 from looptap.streams.harmless import known, syntax
 
 _FUNCTIONS = frozenset(REDUCERS) | syntax.FUNCTIONS
@@ -32,40 +31,38 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
         return None
     names, events, loads = set(observables), [], []
     for node in ast.walk(body):
-        if isinstance(node, ast.Call):
-            if not _known(node.func):
-                return None
-            if any(isinstance(one, ast.Name) and one.id in observables for one in _measured(node)):
-                return None  # a container, which may be of the job's own kind
-            events += _counted(node)
-        elif isinstance(node, ast.Attribute) or (isinstance(node, ast.Subscript) and item_name(node) is not None):
-            value, name = node.value, node.attr if isinstance(node, ast.Attribute) else item_name(node)
-            if not isinstance(value, ast.Name) or value.id in observables or name is None:
-                return None
-            if value.id in syntax.MODULES:
-                found = getattr(sys.modules.get(value.id), name, None)
+        match node:
+            case ast.Call():
+                if not _is_known(node, observables):
+                    return None
+                events += _counted(node)
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in syntax.MODULES - observables:
+                found = getattr(sys.modules.get(module), name, None)
                 if callable(found) and id(found) not in known.of_identity():
                     return None  # one that writes, such as operator.iadd
-            else:
+            case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+                if not isinstance(node.value, ast.Name) or node.value.id in observables | syntax.MODULES:
+                    return None
                 names.add(name)
-                events.append(value.id)
-        elif not isinstance(node, syntax.FORMS_OF_ARITHMETIC) or _is_item(node, observables):
-            return None
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            loads.append(node.id)
+                events.append(node.value.id)
+            case ast.Name(ctx=ast.Load()):
+                loads.append(node.id)
+            case ast.Subscript() if _names(node.value, observables):
+                return None  # an item of an observable, which may be no plain container
+            case _ if not isinstance(node, syntax.FORMS_OF_ARITHMETIC):
+                return None
     if not names or any(loads.count(name) != events.count(name) for name in set(events)):
         return None  # an event used as a value: let the error list its names
     return frozenset(names)
 
 
+def _names(node: ast.expr, observables: Set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in observables
+
+
 def _measured(call: ast.Call) -> list[ast.expr]:
     """Return what `len` counts and `isinstance` asks."""
     return call.args[:1] if isinstance(call.func, ast.Name) and call.func.id in ("len", "isinstance") else []
-
-
-def _is_item(node: ast.AST, observables: Set[str]) -> bool:
-    """Return True for an item of an observable, which may be no plain container."""
-    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in observables
 
 
 def _counted(call: ast.Call) -> list[str]:
@@ -77,10 +74,16 @@ def _counted(call: ast.Call) -> list[str]:
     return []
 
 
-def _known(function: ast.expr) -> bool:
-    if isinstance(function, ast.Attribute):
-        return isinstance(function.value, ast.Name) and function.value.id in syntax.MODULES
-    return isinstance(function, ast.Name) and function.id in _FUNCTIONS
+def _is_known(call: ast.Call, observables: Set[str]) -> bool:
+    """Return True for a call of a known function, not with a container that may be the job's."""
+    if any(_names(one, observables) for one in _measured(call)):
+        return False
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=module)):
+            return module in syntax.MODULES
+        case ast.Name(id=name):
+            return name in _FUNCTIONS
+    return False
 
 
 IMMUTABLE = frozenset({float, int, bool, str, type(None)})

@@ -18,6 +18,8 @@ from looptap.streams.expressions import (
     function,
     item_name,
     names_read,
+    part_name,
+    results,
     rewrite,
     targets,
 )
@@ -41,6 +43,8 @@ from looptap.streams.proving.following import checked_expression
 from looptap.streams.values.modules.module_read import ModuleRead, module_read, reads_modules
 
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
+_SEQUENCE_AT = {"map": 1, "filter": 1, "starmap": 1, "accumulate": 0, "ema": 0}
+"""The place of the sequence in calls that make one."""
 _STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
 _COUNTED = {"len", "reduce"}  # the reducers that take bare events
 _OF_VALUES = {  # the reducers of values, which take events only with a key
@@ -99,7 +103,7 @@ class StreamingExtractor:
     def _comprehension(self, node: Comprehension, is_source: IsSource, bound: frozenset[str]) -> Items | None:
         first = node.generators[0]
         inner = self.sequence(first.iter, is_source, bound)
-        rest = [*first.ifs, *node.generators[1:], *_results(node)]
+        rest = [*first.ifs, *node.generators[1:], *results(node)]
         names = bound | targets(node)
         if inner is None or any(_contains(part, is_source, names) for part in rest):
             return None
@@ -108,7 +112,8 @@ class StreamingExtractor:
 
     def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
         """Return the comprehension, applied to the one item of a push."""
-        item: ast.expr = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        made = results(node)
+        item: ast.expr = made[0] if len(made) == 1 else ast.Tuple(made, ast.Load())
         first = node.generators[0]
         if len(node.generators) == 1 and isinstance(first.target, ast.Name):
             name, body = first.target.id, self.per_event(item, bound)
@@ -131,23 +136,25 @@ class StreamingExtractor:
 
     def _call(self, node: ast.Call, is_source: IsSource, bound: frozenset[str]) -> Items | None:
         name = called_name(node)
-        position = {"map": 1, "filter": 1, "starmap": 1, "accumulate": 0, "ema": 0}.get(name or "")
+        position = _SEQUENCE_AT.get(name or "")
         if name is None or position is None or len(node.args) <= position:
             return None
-        others = [a for i, a in enumerate(node.args) if i != position] + [k.value for k in node.keywords]
         inner = self.sequence(node.args[position], is_source, bound)
-        if inner is None or any(_contains(a, is_source, bound) for a in others):
+        if inner is None or any(_contains(part, is_source, bound) for part in _besides(node, position)):
             return None
         if name in ("accumulate", "ema"):
             return self._running(node, name, inner)
-        if len(node.args) != 2 or node.keywords:
-            return None
-        if name == "filter":
-            self.conditions.append(self.text.segment(node.args[0]))
+        return self._applied(node, name, inner, bound) if len(node.args) == 2 and not node.keywords else None
+
+    def _applied(self, node: ast.Call, name: str, inner: Items, bound: frozenset[str]) -> Items:
+        """Return the sequence of a `map`, `filter` or `starmap`."""
         given = node.args[0]
+        if name == "filter":
+            self.conditions.append(self.text.segment(given))
         if name == "map" and isinstance(given, ast.Lambda) and len(given.args.args) == 1 and not given.args.defaults:
-            name_, body = given.args.args[0].arg, self.per_event(given.body, bound | {given.args.args[0].arg})
-            return chained(inner, Items(self.code(name_, body), one=True))
+            parameter = given.args.args[0].arg
+            body = self.per_event(given.body, bound | {parameter})
+            return chained(inner, Items(self.code(parameter, body), one=True))
         f = self.evaluate(self.per_event(given, bound))
         if name == "filter":
             keep = bool if f is None else f
@@ -179,36 +186,41 @@ class StreamingExtractor:
         self, node: ast.expr, is_source: IsSource, bound: frozenset[str]
     ) -> tuple[str, Items, Callable[[], Reducer]] | None:
         """Return the name, sequence and factory of the reducer that ``node`` calls."""
-        if not isinstance(node, ast.Call):
-            return None
-        name = called_name(node)
+        name = _named_call(node)
         spec = REDUCERS.get(name or "")
-        if name is None or spec is None or len(node.args) <= spec.sequence:
+        if not isinstance(node, ast.Call) or name is None or spec is None or len(node.args) <= spec.sequence:
             return None
+        others = _besides(node, spec.sequence)
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             return None
-        others = [a for i, a in enumerate(node.args) if i != spec.sequence]
-        handed = [*others, *(k.value for k in node.keywords)]
-        if any(_contains(part, is_source, bound) or bound & {n.id for n in free_names(part)} for part in handed):
+        if any(_contains(part, is_source, bound) or bound & {n.id for n in free_names(part)} for part in others):
             return None
         items = self.sequence(node.args[spec.sequence], is_source, bound)
-        if items is not None and items.bare and name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
-            raise self._without_reducer(name, node.args[spec.sequence])
-        if items is None or (items.bare and name not in _COUNTED):
+        if items is None or (items.bare and not self._takes_events(node, name, spec.sequence)):
             return None
         if name == "len" and not items.bare:
             items = uncopied(items)
-        if items.bare and name == "reduce" and len(node.args) < 3 and not node.keywords:
+        return name, items, self._maker(node, name, others)
+
+    def _takes_events(self, node: ast.Call, name: str, place: int) -> bool:
+        """Return True if a reducer takes events as they are. Raises QueryError for one of values."""
+        if name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
+            raise self._without_reducer(name, node.args[place])
+        if name == "reduce" and len(node.args) < 3 and not node.keywords:
             raise self.text.error("reduce of bare events needs an initial value.", node, "reduce(f, events, 0)")
-        args = [self.evaluate(a) for a in others]
-        keywords = {str(k.arg): self.evaluate(k.value) for k in node.keywords}
+        return name in _COUNTED
+
+    def _maker(self, node: ast.Call, name: str, others: list[ast.expr]) -> Callable[[], Reducer]:
+        """Return what makes the reducer, with its arguments evaluated."""
+        given = [self.evaluate(part) for part in others]
+        args, words = given[: len(node.args) - 1], given[len(node.args) - 1 :]
         if name == "reduce":
             args[0] = snapshotting(args[0])
         try:
-            make = spec.maker(*args, bounds=self.bounds, **keywords)
+            keywords = {str(k.arg): word for k, word in zip(node.keywords, words, strict=True)}
+            return REDUCERS[name].maker(*args, bounds=self.bounds, **keywords)
         except Exception as error:
             raise self.text.error(str(error), node) from None
-        return name, items, make
 
     def evaluate(self, node: ast.expr) -> Any:
         """Return the value of an argument without events, which runs unguarded."""
@@ -240,7 +252,7 @@ class StreamingExtractor:
         """Replace `recent(n)` reductions and `latest(event).name` in ``body`` with calls."""
 
         def hook(node: ast.expr, inner: frozenset[str]) -> ast.expr | None:
-            read = node.attr if isinstance(node, ast.Attribute) else item_name(node)
+            read = part_name(node)
             if read and isinstance(node, ast.Attribute | ast.Subscript) and _named_call(node.value) == "latest":
                 return self._latest(node.value, read)
             if _named_call(node) in ("recent", "latest"):
@@ -388,9 +400,12 @@ def called_name(node: ast.Call) -> str | None:
 
 def plain_name(node: ast.expr) -> str | None:
     """Return the last name of `loss`, `e.loss`, `e['train/loss']`; None otherwise."""
-    if isinstance(node, ast.Name):
-        return node.id
-    return node.attr if isinstance(node, ast.Attribute) else item_name(node)
+    return node.id if isinstance(node, ast.Name) else part_name(node)
+
+
+def _besides(call: ast.Call, place: int) -> list[ast.expr]:
+    """Return the arguments of a call besides the one at ``place``."""
+    return [*call.args[:place], *call.args[place + 1 :], *(keyword.value for keyword in call.keywords)]
 
 
 def _named_call(node: ast.AST) -> str | None:
@@ -403,7 +418,3 @@ def _is_recent(node: ast.expr, bound: frozenset[str]) -> bool:
 
 def _contains(node: ast.AST, is_source: IsSource, bound: frozenset[str]) -> bool:
     return any(isinstance(n, ast.expr) and is_source(n, bound) for n in ast.walk(node))
-
-
-def _results(node: Comprehension) -> list[ast.expr]:
-    return [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]

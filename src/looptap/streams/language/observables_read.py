@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection
 
 from looptap.streams.errors import QueryError
-from looptap.streams.expressions import COMPREHENSIONS, SourceText, free_names, item_name
+from looptap.streams.expressions import COMPREHENSIONS, SourceText, free_names, part_name
 
 
 def observables_read(text: str, known: Collection[str]) -> list[str]:
@@ -37,23 +37,6 @@ def observables_read(text: str, known: Collection[str]) -> list[str]:
 
 def _of(node: ast.AST, event: str) -> list[str]:
     """Return what is read of the name ``event``: ``e.loss``, ``e['train/loss']``."""
-    found = []
-    for one in ast.walk(node):
-        if isinstance(one, ast.Attribute | ast.Subscript) and isinstance(one.value, ast.Name) and one.value.id == event:
-            name = one.attr if isinstance(one, ast.Attribute) else item_name(one)
-            if name is not None:
-                found.append(name)
-    return found
-
-
-def hands_over(body: ast.expr) -> bool:
-    """Return True if a name is used other than by its attributes and items.
-
-    Such a name may stand for an event.
-    """
-    held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
-    held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
-    bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    bound |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)} | {"e"}
-    return any(isinstance(n, ast.Name) and n.id in bound and id(n) not in held for n in ast.walk(body)
-               if isinstance(getattr(n, "ctx", None), ast.Load))  # fmt: skip
+    parts = [n for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)]
+    names = (part_name(n) for n in parts if isinstance(n.value, ast.Name) and n.value.id == event)
+    return [name for name in names if name is not None]

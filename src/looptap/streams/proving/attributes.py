@@ -75,15 +75,21 @@ def read(value: Any, name: str) -> Any:
         return None if unseen else as_object(value, name)  # where torch warns, on the terminal of the job
     computed = of_python(kind, "__getattribute__")
     if computed is not None:
-        try:
-            return call(computed, value, name)
-        except AttributeError:
-            if of_python(kind, "__getattr__") is None:
-                raise
-            return call(of_python(kind, "__getattr__"), value, name)
+        return _by_job(value, name, computed)
     if issubclass(kind, _tensor_type()) and not module_of(kind).startswith("torch."):
         raise unknown(f"an attribute of {type_name(value)}, which computes all of them,")
     return as_object(value, name)
+
+
+def _by_job(value: Any, name: str, computed: Any) -> Any:
+    """Return an attribute of an object that computes all of them."""
+    try:
+        return call(computed, value, name)
+    except AttributeError:
+        fallback = of_python(type(value), "__getattr__")
+        if fallback is None:
+            raise
+        return call(fallback, value, name)
 
 
 def _tensor_type() -> Any:
@@ -182,23 +188,29 @@ def item(value: Any, key: Any) -> Any:
     if found is list.__getitem__:
         return found(value, index_of(key))
     if found is dict.__getitem__:
-        if keyed(key) in dict.keys(value) or (id(value) in current().own and kind is collections.defaultdict):
-            return found(value, key)
-        missing = of_class(kind, "__missing__")
-        if missing is not None and kind is not collections.defaultdict:
-            return call(missing, value, key)
-        raise KeyError(key if kind_of(key) == ATOM else type_name(key))
+        return _of_dict(value, key, kind)
     if of_class(kind, "__looptap_names__"):
         return read(value, key)
+    if what == MODULE and module_of(found).startswith("torch.nn."):
+        if type(key) is slice and not module_of(kind).startswith("torch.nn."):
+            raise unknown(f"a slice of {type_name(value)}, which makes another")
+        return found(value, index_of(key))
     if type(found) is types.FunctionType:
-        if what == MODULE and module_of(found).startswith("torch.nn."):
-            if type(key) is slice and not module_of(kind).startswith("torch.nn."):
-                raise unknown(f"a slice of {type_name(value)}, which makes another")
-            return found(value, index_of(key))
         return call(found, value, key)
     if id(value) in current().own and found is not None and not is_a(value, type):
         return value[index_of(key)]
     raise unknown(f"an item of {type_name(value)}")
+
+
+def _of_dict(value: Any, key: Any, kind: Any) -> Any:
+    """Return an item of a dict, or of a class that looks items up as a dict does."""
+    fills = kind is collections.defaultdict
+    if keyed(key) in dict.keys(value) or (fills and id(value) in current().own):
+        return dict.__getitem__(value, key)
+    missing = of_class(kind, "__missing__")
+    if missing is not None and not fills:
+        return call(missing, value, key)
+    raise KeyError(key if kind_of(key) == ATOM else type_name(key))
 
 
 def index_of(key: Any) -> Any:

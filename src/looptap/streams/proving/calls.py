@@ -81,31 +81,13 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     if rule is not None:
         return _made(_RULES[rule](f, given, named), f, given)
     kind = type_of(f)
-    if f is call:  # a function that was handed to a known one
-        return call(*given, **named)
-    if kind is weakref.ReferenceType:
-        return f()
-    if kind is types.FunctionType:
-        return _function(f, given, named)
-    if kind is types.MethodType:
-        return bound_method(f.__func__, f.__self__, given, named)
-    if kind is functools.partial:
-        return call(f.func, *f.args, *given, **{**f.keywords, **named})
-    if kind in BUILTINS:
-        bound = getattr(f, "__self__", None)
-        if type(bound) is np.ufunc and f.__name__ != "at":  # that writes, to what is read-only, too
-            return _made(_computed(f, given, named), bound, given)
-        return builtin(f, given, named)
+    by_type = _BY_TYPE.get(kind)
+    if by_type is not None:
+        return by_type(f, given, named)
     if issubclass(kind, type):
         return make(f, given, named)
     if is_module(f):
         return run(f, given, named)
-    if kind is _CACHED:
-        return call(f.__wrapped__, *given, **named)
-    if kind in (operator.itemgetter, operator.attrgetter):
-        get = item if kind is operator.itemgetter else _read_along
-        found = tuple([get(given[0], key) for key in f.__reduce__()[1]])
-        return found[0] if len(found) == 1 else found
     if module_of(kind) == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
         return operate(f, name, *vouched(given, named))
     found = of_python(kind, "__call__")
@@ -114,11 +96,27 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     raise unknown(name_of(f))
 
 
+def _of_c(f: Any, given: Any, named: Any) -> Any:
+    bound = getattr(f, "__self__", None)
+    if type(bound) is np.ufunc and f.__name__ != "at":  # that writes, to what is read-only, too
+        return _made(_computed(f, given, named), bound, given)
+    return builtin(f, given, named)
+
+
+def _got(f: Any, given: Any, named: Any) -> Any:
+    """Return what `itemgetter` and `attrgetter` give."""
+    get = item if type(f) is operator.itemgetter else _read_along
+    found = tuple([get(given[0], key) for key in f.__reduce__()[1]])
+    return found[0] if len(found) == 1 else found
+
+
 def _read_along(value: Any, path: str) -> Any:
     return functools.reduce(read, path.split("."), value)
 
 
 def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
+    if f is call:  # a function that was handed to a known one
+        return call(*given, **named)
     if is_checked(f.__code__):
         result = f(*given, **named)
     elif is_of_dataclass(f, given):
@@ -128,6 +126,17 @@ def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
         inner, checked = followed(f)
         result = checked.function(inner)(*given, **named)
     return own(result) if f.__code__.co_flags & inspect.CO_GENERATOR else result
+
+
+_BY_TYPE: dict[type, Callable[[Any, Any, Any], Any]] = {
+    types.FunctionType: _function,
+    types.MethodType: lambda f, given, named: bound_method(f.__func__, f.__self__, given, named),
+    functools.partial: lambda f, given, named: call(f.func, *f.args, *given, **{**f.keywords, **named}),
+    _CACHED: lambda f, given, named: call(f.__wrapped__, *given, **named),
+    weakref.ReferenceType: lambda f, given, named: f(),
+    operator.itemgetter: _got, operator.attrgetter: _got, **dict.fromkeys(BUILTINS, _of_c),
+}  # fmt: skip
+"""How things of these types are called."""
 
 
 def _rule(f: Any) -> str | None:
@@ -198,22 +207,25 @@ def _iterated(f: Any, given: Any, named: Any) -> Any:
     parts = {**dict(enumerate(given)), **named}
     functions = {at for at in (_FUNCTION_AT.get(f), "key", "func") if parts.get(at) is not None}
     compares = f in _COMPARING and not functions
-
-    def part(at: Any, one: Any) -> Any:
-        if at in functions:
-            return proxy(one) if f in (map, itertools.starmap) else judged(one)
-        if f is itertools.starmap:
-            return each(one)
-        if at == "fillvalue":
-            return one
-        if type(at) is str or (at and f in _COUNTING):
-            return vouch(one)
-        if kind_of(one) != ATOM and (compares or (f is itertools.compress and at == 1)):
-            return map(vouch, iterate(one))
-        return iterate(one)
-
-    found = {at: part(at, one) for at, one in parts.items()}
+    found = {at: _called_by(f, one) if at in functions else _part(f, at, one, compares) for at, one in parts.items()}
     return f(*[found.pop(at) for at in range(len(given))], **found)
+
+
+def _called_by(f: Any, function: Any) -> Any:
+    return proxy(function) if f in (map, itertools.starmap) else judged(function)
+
+
+def _part(f: Any, at: int | str, one: Any, compares: bool) -> Any:
+    """Return an argument that is iterated, or a setting."""
+    if f is itertools.starmap:
+        return each(one)
+    if at == "fillvalue":
+        return one
+    if type(at) is str or (at and f in _COUNTING):
+        return vouch(one)
+    if kind_of(one) != ATOM and (compares or (f is itertools.compress and at == 1)):
+        return map(vouch, iterate(one))
+    return iterate(one)
 
 
 def _alone(f: Any, given: Any, named: Any) -> Any:

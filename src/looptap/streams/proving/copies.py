@@ -98,16 +98,7 @@ class _Copying(StateCopier):
         original = unwrapped(original)
         if id(original) in self.made:
             return self.made[id(original)][1]
-        kind = kind_of(type_of(original))
-        if kind.script:
-            raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")
-        self._admit(path, original, kind.sharded)
-        for name in ("__call__", "__del__", "__getattribute__"):
-            if of_class(type_of(original), name) is not of_class(self.torch.nn.Module, name):
-                raise Refusal(f"{type_of(original).__qualname__}.{name} is not known to be harmless")
-        for name in ("_parameters", "_buffers", "_modules"):
-            if type(original.__dict__[name]) not in (dict, OrderedDict):
-                raise Refusal(f"{name} of {type_of(original).__qualname__} is not known to be harmless")
+        self._admit(path, original)
         made: Any = object.__new__(type_of(original))
         self.made[id(original)] = original, made
         current().copies[id(made)] = (made, original)
@@ -152,9 +143,11 @@ class _Copying(StateCopier):
         shares = self.shares_leaves and tensor.is_leaf and tensor.requires_grad
         return tensor if shares or type(tensor) is not self.torch.Tensor else super().tensor(tensor)
 
-    def _admit(self, path: str, module: Any, sharded: bool) -> None:
-        """Refuse a module that cannot run by itself, or not yet."""
-        where = f"in {path!r} " if path else ""
+    def _admit(self, path: str, module: Any) -> None:
+        """Refuse a module that cannot run by itself, or not yet, or that computes its parts."""
+        kind, where = kind_of(type_of(module)), f"in {path!r} " if path else ""
+        if kind.script:
+            raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")
         for name, parameter in module._parameters.items():
             if parameter is None or type(parameter) is self.torch.nn.Parameter:
                 continue
@@ -162,11 +155,17 @@ class _Copying(StateCopier):
                 raise _refused(f"{where}{name!r} does not exist before the first forward pass: query it after that")
             if hasattr(parameter, "to_local"):
                 raise _refused(f"{where}{name!r} is sharded, and to gather it all ranks would have to meet")
-        if sharded:
+        if kind.sharded:
             raise _refused(
                 f"{where}{type_of(module).__name__} holds a shard of its parameters, and to gather it all ranks would "
                 "have to meet"
             )
+        for name in ("__call__", "__del__", "__getattribute__"):
+            if of_class(type_of(module), name) is not of_class(self.torch.nn.Module, name):
+                raise Refusal(f"{type_of(module).__qualname__}.{name} is not known to be harmless")
+        for name in ("_parameters", "_buffers", "_modules"):
+            if type(module.__dict__[name]) not in (dict, OrderedDict):
+                raise Refusal(f"{name} of {type_of(module).__qualname__} is not known to be harmless")
 
 
 def _is_data(value: Any) -> bool:

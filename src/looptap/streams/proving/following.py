@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from looptap.streams.expressions import SourceText
+from looptap.streams.expressions import SourceText, code_of
 from looptap.streams.harmless.checked_code import CHECKS, note_checked, source_of
 from looptap.streams.harmless.plain import name_of_type
 from looptap.streams.harmless.refusal import Refusal
@@ -61,14 +61,7 @@ def checked_expression(
         new = Rewriting(raw=raw).visit(copy.deepcopy(body))
     except Unprovable as found:
         raise text.error(f"{found} is not known to be harmless.", body) from None
-    arguments = [ast.arg(parameter)] if parameter else []
-    signature = ast.arguments(posonlyargs=[], args=arguments, kwonlyargs=[], kw_defaults=[], defaults=[])
-    tree = ast.Expression(ast.copy_location(ast.Lambda(signature, new), body))
-    ast.fix_missing_locations(tree)
-    try:
-        code = compile(tree, f"<query {text.text[:200]}>", "eval")
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise text.error(f"this cannot be compiled: {error}.", body) from None
+    code = code_of(parameter, new, body, text)
     note_checked(code, code.co_filename)
     names.update(CHECKS)
     # Each operation in it is checked before it runs.

@@ -83,14 +83,19 @@ def builtin(f: Any, given: Any, named: Any) -> Any:
     if type(f) in _UNBOUND and given:
         bound, *given = given
         f = f.__get__(bound)
-    if bound is not None and not is_a(bound, (types.ModuleType, type, np.ufunc)):
-        return _method(f, bound, name, given, named)
-    if is_a(bound, type) and not is_ordinary(bound):
+    if bound is None or is_a(bound, (types.ModuleType, type, np.ufunc)):
+        return _function(f, bound, name, given, named)
+    return _method(f, bound, name, given, named)
+
+
+def _function(f: Any, owner: Any, name: str, given: Any, named: Any) -> Any:
+    """Call an operator of torch, or a function of one of Python's own classes."""
+    if is_a(owner, type) and not is_ordinary(owner):
         raise unknown(name_of(f))
-    of_torch = module_of(f) == "torch" or getattr(bound, "__name__", "").startswith("torch")
+    of_torch = module_of(f) == "torch" or getattr(owner, "__name__", "").startswith("torch")
     if of_torch and effect(name):
         return operate(f, name, *vouched(given, named))
-    if type(bound) is type and bound in (dict, str, bytes, float, int):
+    if type(owner) is type and owner in (dict, str, bytes, float, int):
         given, named = vouched(given, named)
         return f(*given, **named)
     raise unknown(name_of(f))
@@ -101,19 +106,24 @@ def _method(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
     if kind == TENSOR:
         return _method_of_tensor(f, value, name, given, named)
     if kind in (OTHER, MODULE):
-        if name == "__getattribute__" and len(given) == 1 and not named:
-            return as_object(value, *given)
-        if name == "__setattr__" and f.__objclass__ is object:
-            return set_plainly(value, *given)
-        if type(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
-            return f(*given)
-        if not (id(value) in current().own or (name in _READS and _owner(f, value, name) in _BASES)):
-            raise unknown(f".{name}() of {type_name(value)}")
-    elif name == "__getitem__":
+        return _method_of_object(f, value, name, given, named)
+    if name == "__getitem__":
         return item(value, *given)
-    elif (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
+    if (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
         raise unknown(f".{name}() of {type_name(value)}")
     return _method_of_container(f, value, name, given, named)
+
+
+def _method_of_object(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
+    if name == "__getattribute__" and len(given) == 1 and not named:
+        return as_object(value, *given)
+    if name == "__setattr__" and f.__objclass__ is object:
+        return set_plainly(value, *given)
+    if type(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
+        return f(*given)
+    if id(value) in current().own or (name in _READS and _owner(f, value, name) in _BASES):
+        return _method_of_container(f, value, name, given, named)
+    raise unknown(f".{name}() of {type_name(value)}")
 
 
 def _owner(f: Any, value: Any, name: str) -> Any:
@@ -146,18 +156,21 @@ def _method_of_container(f: Any, value: Any, name: str, given: Any, named: Any) 
     if kind in (ARRAY, ATOM):
         f = f if shielded(value) is value else getattr(shielded(value), name)
         given, named = vouched(given, named)
-        given = map(shielded, given)
+        result = f(*map(shielded, given), **named)
     else:
         if name in known.COMPARES and kind != OTHER:
             deep(value)
         given = [_argument(value, name, place, one) for place, one in enumerate(given)]
-        named = {k: judged(v) if k == "key" and v is not None else v for k, v in named.items()}
-    result = f(*given, **named)
-    if (name in _FRESH and (is_a(result, CONTAINERS) or of_class(type(result), "__next__"))) or (
-        kind == ARRAY and type(result) is np.ndarray and result.base is None and result is not value
-    ):
-        own(result)
-    return result
+        result = f(*given, **{k: judged(v) if k == "key" and v is not None else v for k, v in named.items()})
+    return own(result) if _is_fresh(result, value, name) else result
+
+
+def _is_fresh(result: Any, value: Any, name: str) -> bool:
+    """Return True for a container, an iterator or an array that a method has made."""
+    if name in _FRESH and (is_a(result, CONTAINERS) or of_class(type(result), "__next__")):
+        return True
+    made = kind_of(value) == ARRAY and type(result) is np.ndarray
+    return made and result.base is None and result is not value
 
 
 def shielded(value: Any) -> Any:

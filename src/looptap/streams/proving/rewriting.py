@@ -8,9 +8,9 @@ raises `Unprovable`.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any, cast
 
-from looptap.streams.expressions import COMPREHENSIONS
 from looptap.streams.harmless.syntax import UNCHECKED_FORMS
 
 _IDENTITY = (ast.Is, ast.IsNot)
@@ -38,14 +38,8 @@ class Rewriting(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         """Return the checked form of ``node``."""
         method: Any = getattr(self, f"visit_{type(node).__name__}", None)
-        if isinstance(node, UNCHECKED_FORMS):
-            return self.generic_visit(node)
-        if isinstance(node, COMPREHENSIONS):
-            method = self._comprehension
-        elif isinstance(node, ast.List | ast.Tuple):
-            method = self._listed
         if method is None:
-            if isinstance(node, ast.expr | ast.stmt | ast.pattern):
+            if isinstance(node, ast.expr | ast.stmt | ast.pattern) and not isinstance(node, UNCHECKED_FORMS):
                 raise Unprovable(f"{type(node).__name__.lower()} in {ast.unparse(node):.60}")
             return self.generic_visit(node)
         new: Any = method(node)
@@ -56,24 +50,14 @@ class Rewriting(ast.NodeTransformer):
     def generic_visit(self, node: Any) -> Any:
         """Check what a part of code tests, iterates, enters and shows; visit all else."""
         for name, field in ast.iter_fields(node):
-            if name == "test":
-                setattr(node, name, self._test(field))
-            elif name == "ifs":
-                setattr(node, name, list(map(self._test, field)))
-            elif name == "iter":
-                setattr(node, name, self._iterated(node))
-            elif name == "context_expr":
-                _only_names(node.optional_vars)
-                setattr(node, name, _call("__enter", self.visit(field)))
-            elif name == "msg" and field is not None:
-                setattr(node, name, _call("__shown", self.visit(field), ast.Constant(-1)))
-            elif isinstance(field, list) and field and isinstance(field[0], ast.stmt):
-                setattr(node, name, self._block(field))
-            elif isinstance(field, list):
-                setattr(node, name, [self.visit(one) if isinstance(one, ast.AST) else one for one in field])
-            elif isinstance(field, ast.AST):
-                setattr(node, name, self.visit(field))
+            check = _OF_FIELDS.get(name)
+            setattr(node, name, self._field(field) if check is None else check(self, node, field))
         return node
+
+    def _field(self, field: Any) -> Any:
+        if isinstance(field, list):
+            return self._block(field) if field and isinstance(field[0], ast.stmt) else list(map(self._field, field))
+        return self.visit(field) if isinstance(field, ast.AST) else field
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Keep names, which are local, global or of the language."""
@@ -137,13 +121,14 @@ class Rewriting(ast.NodeTransformer):
         new: ast.expr = self.visit(node)
         return new if isinstance(node, ast.Constant) else _call("__keyed", new)
 
-    def _listed(self, node: ast.expr) -> ast.expr:
-        if isinstance(getattr(node, "ctx", None), ast.Store):
-            return cast(ast.expr, self.generic_visit(node))
-        elements = [self.visit(part) for part in getattr(node, "elts", ())]
-        if isinstance(node, ast.Tuple):
-            return ast.Tuple(elements, ast.Load())
-        return _call("__own", ast.List(elements, ast.Load()))
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        """Check the items."""
+        return cast(ast.expr, self.generic_visit(node))
+
+    def visit_List(self, node: ast.List) -> ast.expr:
+        """Check the items; the evaluation may change the list."""
+        self.generic_visit(node)
+        return node if isinstance(node.ctx, ast.Store) else _call("__own", node)
 
     def visit_Starred(self, node: ast.Starred) -> Any:
         """Check what is unpacked."""
@@ -172,7 +157,7 @@ class Rewriting(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """Check the operand."""
         if isinstance(node.op, ast.Not):
-            return ast.UnaryOp(node.op, self._test(node.operand))
+            return ast.UnaryOp(node.op, self.test(node.operand))
         return _call("__unary", ast.Constant(type(node.op).__name__), self.visit(node.operand))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
@@ -189,14 +174,15 @@ class Rewriting(ast.NodeTransformer):
             left, *rest = [_call("__deep", self.visit(part)) for part in parts]
         return ast.Compare(left, node.ops, rest)
 
-    def _test(self, node: ast.expr) -> ast.expr:
+    def test(self, node: ast.expr) -> ast.expr:
+        """Return what is tested."""
         new: ast.expr = self.visit(node)
         return new if isinstance(node, ast.Constant | ast.Compare | ast.BoolOp) else _call("__truth", new)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Check what is tested: all but the last value."""
         *tested, last = node.values
-        return ast.BoolOp(node.op, [*(self._test(one) for one in tested), self.visit(last)])
+        return ast.BoolOp(node.op, [*(self.test(one) for one in tested), self.visit(last)])
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
         """Check what is formatted."""
@@ -208,15 +194,26 @@ class Rewriting(ast.NodeTransformer):
         """Leave the annotation out."""
         return ast.arg(self._mangled(node.arg))
 
-    def _comprehension(self, node: Any) -> ast.expr:
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.expr:
+        """Check what is iterated, tested and made."""
         self.generic_visit(node)
-        if isinstance(node, ast.DictComp):
-            node.key = _call("__keyed", node.key)
-        elif isinstance(node, ast.SetComp):
-            node.elt = _call("__keyed", node.elt)
         return _call("__own", node)
 
-    def _iterated(self, node: Any) -> ast.expr:
+    visit_GeneratorExp = visit_ListComp
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.expr:
+        """Check what is hashed, too."""
+        self.generic_visit(node)
+        node.elt = _call("__keyed", node.elt)
+        return _call("__own", node)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.expr:
+        """Check what is hashed, too."""
+        self.generic_visit(node)
+        node.key = _call("__keyed", node.key)
+        return _call("__own", node)
+
+    def iterated(self, node: Any) -> ast.expr:
         """Return what a loop runs over."""
         if getattr(node, "is_async", False):
             raise Unprovable("an asynchronous loop")
@@ -336,6 +333,21 @@ class Rewriting(ast.NodeTransformer):
     def _temporary(self) -> str:
         self._locals += 1
         return f"__local{self._locals}"
+
+
+def _entered(rewriting: Rewriting, node: ast.withitem, context: ast.expr) -> ast.expr:
+    _only_names(node.optional_vars)
+    return _call("__enter", rewriting.visit(context))
+
+
+_OF_FIELDS: dict[str, Callable[[Rewriting, Any, Any], Any]] = {
+    "test": lambda rewriting, node, test: rewriting.test(test),
+    "ifs": lambda rewriting, node, tests: list(map(rewriting.test, tests)),
+    "iter": lambda rewriting, node, iterated: rewriting.iterated(node),
+    "msg": lambda rewriting, node, text: text and _call("__shown", rewriting.visit(text), ast.Constant(-1)),
+    "context_expr": _entered,
+}
+"""The fields of parts of code that are checked by what is done with them."""
 
 
 def _refusing(statement: ast.stmt, found: Unprovable) -> ast.stmt:

@@ -49,6 +49,7 @@ BUILTINS = (
 )
 _VIEWS = tuple(type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict)
                for name in ("keys", "values", "items"))
+_CALLED = (*FUNCTIONS, *BUILTINS, operator.itemgetter, operator.attrgetter)
 CONTAINERS = (*module_state.CONTAINERS, bytearray)
 """Containers that code may change."""
 
@@ -208,21 +209,23 @@ def vouch(value: Any) -> Any:
         return map(vouch, value)
     if is_a(value, _VIEWS):
         return [vouch(one) for one in value]
-    if is_a(value, (*FUNCTIONS, *BUILTINS, operator.itemgetter, operator.attrgetter)):
+    if is_a(value, _CALLED):
         return judged(value)
-    if _is_class(value) or type_of(value) is EventSnapshot:
+    if _is_class(value) or type_of(value) is EventSnapshot or is_plain(value):
         return value
+    if type_of(value) in (list, tuple):
+        return type_of(value)(vouch(one) for one in value)
+    if type_of(value) is dict:
+        return {keyed(key): vouch(one) for key, one in value.items()}
+    return _converted(value, kind)
+
+
+def _converted(value: Any, kind: int) -> Any:
+    """Return what a known function gets for an object of the job."""
     if name_of_type(type_of(value)) == "torch._C.Generator":
         if id(value) not in current().own:
             raise Refusal("a generator of the job would be advanced")
         return value
-    if kind in (SEQUENCE, MAPPING):
-        if is_plain(value):
-            return value
-        if type_of(value) in (list, tuple):
-            return type_of(value)(vouch(one) for one in value)
-        if type_of(value) is dict:
-            return {keyed(key): vouch(one) for key, one in value.items()}
     if callable(value) and kind == MODULE:
         return proxy(value)
     converts = kind == OTHER and of_class(type_of(value), "__looptap_panel__") is None  # whose copy is only its text

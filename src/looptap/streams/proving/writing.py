@@ -203,11 +203,16 @@ def make(f: type, given: Any, named: Any) -> Any:
         raise unknown(name_of(f))
     if issubclass(f, BaseException) and not any(type(of_class(f, name)) is types.FunctionType for name in _BY_JOB):
         return f(*map(shown, given))
-    if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of_type(f) == SEQUENCE and _is_named_tuple(f):
+    if _is_named_tuple(f):
         return f(*given, **named)
     if kind_of_type(f) in (ATOM, TENSOR) or _is_enum(f):
         given, named = vouched(given, named)
         return f(*given, **named)
+    return _initialized(f, given, named)
+
+
+def _initialized(f: type, given: Any, named: Any) -> Any:
+    """Return an instance whose constructor is followed."""
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     if new not in _NEW:
         raise unknown(name_of(f))
@@ -251,7 +256,9 @@ def fill(init: types.FunctionType, made: Any, *given: Any, **named: Any) -> None
 
 
 def _is_named_tuple(f: type) -> bool:
-    """Return True if nothing of the job's runs as one is made."""
+    """Return True for a named tuple, if nothing of the job's runs as one is made."""
+    if not (issubclass(f, tuple) and hasattr(f, "_fields") and kind_of_type(f) == SEQUENCE):
+        return False
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     maker = new.__func__ if type(new) is staticmethod else new
     return init is object.__dict__["__init__"] and module_of(maker).startswith("namedtuple_")

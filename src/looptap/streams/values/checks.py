@@ -50,17 +50,9 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
     if isinstance(x, float | int):
         return test(x) if isinstance(x, float) else False
     if is_tensor(x):
-        with no_grad():
-            x = local(x)
-            x = full(x._values() if x.layout != sys.modules["torch"].strided else x)
-            found = getattr(sys.modules["torch"], name)(x)
-            found = (~found if name == "isfinite" else found).any()
-            return bool(found) if found.is_cpu else found
+        return _any_of_tensor(x, name)
     if isinstance(x, np.ndarray | np.generic):
-        if x.dtype.kind not in "fc":
-            return False
-        marked = getattr(np, name)(x)
-        return bool((~marked if name == "isfinite" else marked).any())
+        return _any_of_array(x, name)
     if isinstance(x, complex):
         return test(x.real) or test(x.imag)
     if isinstance(x, Mapping):
@@ -74,6 +66,22 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
         # `or` would test the truth of a device tensor, and wait for it.
         found = (found | answer) if is_tensor(answer) or is_tensor(found) else (found or answer)
     return found
+
+
+def _any_of_tensor(x: Any, name: str) -> Any:
+    torch = sys.modules["torch"]
+    with no_grad():
+        x = local(x)
+        found = getattr(torch, name)(full(x._values() if x.layout != torch.strided else x))
+        found = (~found if name == "isfinite" else found).any()
+        return bool(found) if found.is_cpu else found
+
+
+def _any_of_array(x: Any, name: str) -> bool:
+    if x.dtype.kind not in "fc":
+        return False
+    marked = getattr(np, name)(x)
+    return bool((~marked if name == "isfinite" else marked).any())
 
 
 def _refuse_model(x: Any, name: str) -> None:

@@ -158,32 +158,40 @@ def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
 
 def _updates(group: dict[str, Any], parameters: list[Any], weights: list[Any], states: list[Any]) -> list[Any]:
     """Return the last update of each parameter, by the state that the step has left."""
-    torch = sys.modules["torch"]
+    torch, state, decay = sys.modules["torch"], states[0], group.get("weight_decay", 0.0) or 0.0
     gradients = [local(one.grad) for one in parameters]
-    rate, decay, state = group["lr"], group.get("weight_decay", 0.0) or 0.0, states[0]
-    momentum = group.get("momentum", 0.0) or 0.0
-
-    def of_state(name: str) -> list[Any]:
-        return [local(one[name]) for one in states]
-
     if "exp_avg" in state and "exp_avg_sq" in state:
-        first, second = group.get("betas", (0.9, 0.999))
-        steps = [one["step"] for one in states]
-        counts = [count if getattr(count, "is_cuda", False) else float(count) for count in steps]
-        updates = torch._foreach_div(of_state("exp_avg"), [1 - first**count for count in counts])
-        spreads = torch._foreach_div(of_state("exp_avg_sq"), [1 - second**count for count in counts])
-        torch._foreach_sqrt_(spreads)
-        torch._foreach_add_(spreads, group.get("eps", 1e-8))
-        torch._foreach_div_(updates, spreads)
+        updates = _scaled_averages(group, states)
         if decay and group.get("decoupled_weight_decay"):
             torch._foreach_add_(updates, weights, alpha=decay)
     elif "square_avg" in state:
-        spreads = torch._foreach_sqrt(of_state("square_avg"))
-        torch._foreach_add_(spreads, group.get("eps", 1e-8))
-        updates = torch._foreach_div(gradients, spreads)
+        updates = _divided_by_root(gradients, _of_states(states, "square_avg"), group)
     else:
         updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
+        momentum = group.get("momentum", 0.0) or 0.0
         if momentum and state.get("momentum_buffer") is not None:
-            buffers = of_state("momentum_buffer")
+            buffers = _of_states(states, "momentum_buffer")
             updates = torch._foreach_add(updates, buffers, alpha=momentum) if group.get("nesterov") else buffers
-    return list(torch._foreach_mul(updates, rate))
+    return list(torch._foreach_mul(updates, group["lr"]))
+
+
+def _of_states(states: list[Any], name: str) -> list[Any]:
+    return [local(one[name]) for one in states]
+
+
+def _scaled_averages(group: dict[str, Any], states: list[Any]) -> Any:
+    """Return the averages of gradients by the root of those of their squares, as Adam does."""
+    torch = sys.modules["torch"]
+    first, second = group.get("betas", (0.9, 0.999))
+    steps = [one["step"] for one in states]
+    counts = [count if getattr(count, "is_cuda", False) else float(count) for count in steps]
+    updates = torch._foreach_div(_of_states(states, "exp_avg"), [1 - first**count for count in counts])
+    squares = torch._foreach_div(_of_states(states, "exp_avg_sq"), [1 - second**count for count in counts])
+    return _divided_by_root(updates, squares, group)
+
+
+def _divided_by_root(updates: Any, squares: Any, group: dict[str, Any]) -> Any:
+    torch = sys.modules["torch"]
+    spreads = torch._foreach_sqrt(squares)
+    torch._foreach_add_(spreads, group.get("eps", 1e-8))
+    return torch._foreach_div(updates, spreads)

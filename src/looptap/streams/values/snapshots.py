@@ -371,6 +371,23 @@ def _find_copier(kind: type, value: Any) -> _Copier:
     return copier
 
 
+_BASES: tuple[tuple[type, _Copier], ...] = (
+    (np.float64, _scalar), (enum.Enum, _enum), (int, _number_subclass), (float, _number_subclass),
+    (complex, _number_subclass), (str, _string_of), (np.generic, _scalar), (np.ma.MaskedArray, _masked),
+    (np.ndarray, _array), (tuple, _tuple), (list, _items), (set, _set), (frozenset, _set), (Mapping, _dict),
+    (dict, _dict), (MappingProxyType, _dict), (datetime.datetime, _moment), (datetime.time, _moment),
+    (datetime.date, _day), (datetime.timedelta, _duration), (Decimal, _exact_number), (Fraction, _exact_number),
+    (os.PathLike, _path), (uuid.UUID, _string_of), (np.dtype, _string_of), (type({}.keys()), _items),
+    (type({}.values()), _items),
+)  # fmt: skip
+"""What copies subclasses of these; the first that fits."""
+_BY_NAME = {
+    "argparse.Namespace": _namespace, "types.SimpleNamespace": _namespace, "PIL.Image.Image": _picture,
+    "matplotlib.figure.Figure": _picture,
+}  # fmt: skip
+"""What copies subclasses of classes that may not be loaded."""
+
+
 def _choose_copier(kind: type, value: Any) -> _Copier:
     global _Tensor
     torch = sys.modules.get("torch")
@@ -380,33 +397,19 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
             return _tensor
         if issubclass(kind, torch.dtype | torch.device | torch.layout | torch.memory_format):
             return _string_of
-    bases: list[tuple[tuple[type, ...], _Copier]] = [
-        ((enum.Enum,), _enum), ((int, float, complex), _number_subclass), ((str,), _string_of),
-        ((np.generic,), _scalar), ((np.ma.MaskedArray,), _masked), ((np.ndarray,), _array), ((tuple,), _tuple),
-        ((list,), _items),
-        ((set, frozenset), _set), ((Mapping, dict, MappingProxyType), _dict),
-        ((datetime.datetime, datetime.time), _moment), ((datetime.date,), _day), ((datetime.timedelta,), _duration),
-        ((Decimal, Fraction), _exact_number), ((os.PathLike,), _path),
-        ((uuid.UUID, np.dtype), _string_of),
-    ]  # fmt: skip
     if (describe := described(kind)) is not None:
         return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)
-    if issubclass(kind, np.float64):  # a float subclass, but numpy's own
-        return _scalar
-    for base, copier in bases:
-        if any(one in base for one in kind.__mro__):  # an abstract class would ask all classes of the job
+    for base, copier in _BASES:
+        if base in kind.__mro__:  # an abstract class would ask all classes of the job
             return copier
     if hasattr(kind, "__fspath__"):
         return _path
     if dataclasses.is_dataclass(kind):
         return _dataclass
     names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
-    if names & {"argparse.Namespace", "types.SimpleNamespace"}:
-        return _namespace
-    if names & {"PIL.Image.Image", "matplotlib.figure.Figure"}:
-        return _picture
-    if issubclass(kind, type({}.keys()) | type({}.values())):
-        return _items
+    for name, copier in _BY_NAME.items():
+        if name in names:
+            return copier
     if any(hasattr(kind, name) for name in _PROTOCOLS) and not hasattr(kind, "__looptap_names__"):
         return _of_protocol
     return _refuse

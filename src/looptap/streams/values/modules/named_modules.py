@@ -141,21 +141,7 @@ def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
     problems = {id(one.module): one.problem for _, modules in known for one in modules if one.problem}
     found: dict[str, Any] = {}
     for pattern in patterns:
-        matches = _matches(known, pattern)
-        if not matches:
-            names = [name for root, modules in known for one in modules for name in (one.name, f"{root}.{one.name}")]
-            raise QueryError(
-                f"no module {pattern!r:.120} in {', '.join(models)}.",
-                hint=nearest(pattern, names) or "run.modules() and looptap modules RUN list them.",
-            )
-        if WILDCARDS.isdisjoint(pattern) and len({id(module) for _, module in matches.items()}) > 1:
-            raise QueryError(f"{pattern!r:.120} is a module of several models.", hint=f"Say which: {min(matches)!r}.")
-        watched = {name: module for name, module in matches.items() if id(module) not in problems}
-        if not watched:
-            name, module = next(iter(matches.items()))
-            raise QueryError(f"no hook can watch {name!r:.120}: {problems[id(module)]}.")
-        name, module = next(iter(watched.items()))
-        found |= {pattern or name: module} if WILDCARDS.isdisjoint(pattern) else watched
+        found |= _watchable(known, problems, pattern)
     if len(found) > MAX_MATCHES_COUNT:
         raise QueryError(
             f"{len(found):,} modules match, and {MAX_MATCHES_COUNT} may.", hint="A longer pattern matches fewer."
@@ -163,19 +149,36 @@ def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
     return found
 
 
+def _watchable(
+    known: list[tuple[str, list[NamedModule]]], problems: Mapping[int, str], pattern: str
+) -> dict[str, Any]:
+    """Return the modules that match one pattern and can be watched. Raises QueryError."""
+    matches, plain = _matches(known, pattern), WILDCARDS.isdisjoint(pattern)
+    if not matches:
+        names = [name for root, modules in known for one in modules for name in (one.name, f"{root}.{one.name}")]
+        raise QueryError(
+            f"no module {pattern!r:.120} in {', '.join(root for root, _ in known)}.",
+            hint=nearest(pattern, names) or "run.modules() and looptap modules RUN list them.",
+        )
+    if plain and len(set(map(id, matches.values()))) > 1:
+        raise QueryError(f"{pattern!r:.120} is a module of several models.", hint=f"Say which: {min(matches)!r}.")
+    watched = {name: module for name, module in matches.items() if id(module) not in problems}
+    if not watched:
+        name, module = next(iter(matches.items()))
+        raise QueryError(f"no hook can watch {name!r:.120}: {problems[id(module)]}.")
+    name, module = next(iter(watched.items()))
+    return {pattern or name: module} if plain else watched
+
+
 def _matches(known: list[tuple[str, list[NamedModule]]], pattern: str) -> dict[str, Any]:
     """Return the modules that match one pattern, by names that are unique."""
     plain = WILDCARDS.isdisjoint(pattern)
-    short: dict[str, dict[str, Any]] = {}
-    for root, modules in known:
-        for one in modules:
-            full = f"{root}.{one.name}" if one.name else root
-            names = (one.name, full)
-            if pattern in names if plain else one.name and any(fnmatchcase(name, pattern) for name in names):
-                short.setdefault(root, {})[one.name] = one.module
     seen: set[int] = set()
     models: dict[str, dict[str, Any]] = {}
-    for root, by_name in short.items():  # two observables may hold the same model, one of them in a wrapper
+    for root, modules in known:  # two observables may hold the same model, one of them in a wrapper
+        named = [(one, (one.name, f"{root}.{one.name}" if one.name else root)) for one in modules]
+        by_name = {one.name: one.module for one, names in named
+                   if (pattern in names if plain else one.name and _fits(names, pattern))}  # fmt: skip
         fresh = {name: module for name, module in by_name.items() if id(module) not in seen}
         seen.update(map(id, by_name.values()))
         if fresh:
@@ -183,3 +186,7 @@ def _matches(known: list[tuple[str, list[NamedModule]]], pattern: str) -> dict[s
     if len(models) == 1:
         return {name or root: module for root, by_name in models.items() for name, module in by_name.items()}
     return {f"{root}.{name}" if name else root: module for root, by in models.items() for name, module in by.items()}
+
+
+def _fits(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)

@@ -67,16 +67,8 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
     >>> reader_query("mean(loss)", [ReadableStream("loss")], window=100).query
     'mean((float(v) for v in values))'
     """
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise QueryError(f"An expression has {MAX_TEXT_CHARACTERS} characters at most; this one has {len(text)}.")
     reader = _ArithmeticWriter()
-    try:
-        body = ast.parse(text.strip(), mode="eval").body
-        written = reader.visit(body)
-    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-        raise QueryError(f"{text!r:.120} is not arithmetic. {_GRAMMAR}") from None
-    if sum(not isinstance(node, ast.expr_context) for node in ast.walk(body)) > _MAX_NODES_COUNT:
-        raise QueryError(f"{text!r:.120} is too long. {_GRAMMAR}")
+    body, written = _written(text, reader)
     stream = _stream_of({name.id for name in reader.names}, text, streams)
     names = stream.names()
     step = [f"v.{name}" for name in stream.fields[:1] if len(stream.fields) > 1 and name in names]
@@ -91,6 +83,20 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
     assert isinstance(written, ast.Call)
     reduced = f"{reducer}(({ast.unparse(written.args[0])} for v in values))"
     return ReaderQuery(stream.name, ", ".join([*(f"last(({one} for v in values))" for one in step), reduced]))
+
+
+def _written(text: str, reader: _ArithmeticWriter) -> tuple[ast.expr, ast.expr]:
+    """Return the tree of an expression, and the same as ``reader`` writes it. Raises QueryError."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise QueryError(f"An expression has {MAX_TEXT_CHARACTERS} characters at most; this one has {len(text)}.")
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+        written = reader.visit(body)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        raise QueryError(f"{text!r:.120} is not arithmetic. {_GRAMMAR}") from None
+    if sum(not isinstance(node, ast.expr_context) for node in ast.walk(body)) > _MAX_NODES_COUNT:
+        raise QueryError(f"{text!r:.120} is too long. {_GRAMMAR}")
+    return body, written
 
 
 def _stream_of(wanted: set[str], text: str, streams: Sequence[ReadableStream]) -> ReadableStream:
