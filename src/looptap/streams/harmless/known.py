@@ -56,6 +56,19 @@ ITERATES = [
 ]
 """Functions that hold or count the items of their arguments, which may be anything."""
 
+FUNCTION_AT = {
+    map: 0, filter: 0, itertools.filterfalse: 0, itertools.takewhile: 0, itertools.dropwhile: 0, itertools.starmap: 0,
+    itertools.groupby: 1, itertools.accumulate: 1,
+}
+"""The place of the function that they call."""
+COMPARING = (filter, itertools.filterfalse, itertools.groupby, itertools.accumulate)
+"""Functions that test, compare or add the items if they are given no function for that."""
+COUNTING = (
+    enumerate, collections.deque, itertools.islice, itertools.tee, itertools.permutations, itertools.combinations,
+    itertools.combinations_with_replacement,
+)
+"""Functions whose arguments after the first are numbers."""
+
 HOLDS = [id, callable, operator.is_, operator.is_not, functools.partial]
 """Functions that use nothing of their arguments."""
 
@@ -116,6 +129,30 @@ COMPARES = frozenset({"index", "count", "remove", "sort", "__contains__"})
 """Methods of containers that compare the items."""
 NEVER = frozenset(words("tofile dump dumps setflags setfield byteswap view_ __reduce__ __reduce_ex__ __setstate__"))
 """Methods of arrays that write, or whose result depends on the memory of others."""
+
+PROTOCOLS = frozenset(words("__array__ __dlpack__ __dlpack_device__ __len__ __contains__ __iter__ __reversed__"))
+"""Methods with underscores that values of Python's own types may be asked by name."""
+READS = frozenset(words("keys values items get index count __len__ __iter__ __contains__"))
+"""Methods of containers that do the same for each subclass, and call nothing of it."""
+CONTAINERS_OF_PYTHON = (dict, collections.OrderedDict, list, set, object)
+"""Classes whose `READS` do what they say."""
+ITERATING = frozenset({"extend", "extendleft"})
+"""Methods that iterate over their argument."""
+HASHING = frozenset(words(
+    "union intersection difference symmetric_difference difference_update intersection_update "
+    "symmetric_difference_update issubset issuperset isdisjoint subtract update"
+))
+"""Methods that hash the items of their arguments."""
+KEYED = frozenset(words(
+    "get pop setdefault __setitem__ __delitem__ __contains__ move_to_end add discard remove"
+))
+"""Methods of dicts and sets whose first argument is hashed."""
+HOLDING = frozenset({("append", 0), ("appendleft", 0), ("insert", 1), ("__setitem__", 1)})
+"""Methods of sequences, and the argument that becomes an item."""
+MAKING = frozenset(words(
+    "copy split rsplit most_common union intersection difference tolist __iter__ __reversed__ elements"
+))
+"""Methods that make a container or an iterator."""
 
 TENSOR_READS = frozenset(words(
     "item tolist numpy cpu cuda numel nelement dim ndimension size stride element_size is_contiguous storage_offset "

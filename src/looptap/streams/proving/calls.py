@@ -188,25 +188,11 @@ def _computed(f: Any, given: Any, named: Any) -> Any:
     return result
 
 
-_FUNCTION_AT = {
-    map: 0, filter: 0, itertools.filterfalse: 0, itertools.takewhile: 0, itertools.dropwhile: 0, itertools.starmap: 0,
-    itertools.groupby: 1, itertools.accumulate: 1,
-}
-"""The place of the function that they call."""
-_COMPARING = (filter, itertools.filterfalse, itertools.groupby, itertools.accumulate)
-"""Functions that test, compare or add the items if they are given no function for that."""
-_COUNTING = (
-    enumerate, collections.deque, itertools.islice, itertools.tee, itertools.permutations, itertools.combinations,
-    itertools.combinations_with_replacement,
-)
-"""Functions whose arguments after the first are numbers."""
-
-
 def _iterated(f: Any, given: Any, named: Any) -> Any:
     """Run a function over iterables: what it calls is checked, and what it compares."""
     parts = {**dict(enumerate(given)), **named}
-    functions = {at for at in (_FUNCTION_AT.get(f), "key", "func") if parts.get(at) is not None}
-    compares = f in _COMPARING and not functions
+    functions = {at for at in (known.FUNCTION_AT.get(f), "key", "func") if parts.get(at) is not None}
+    compares = f in known.COMPARING and not functions
     found = {at: _called_by(f, one) if at in functions else _part(f, at, one, compares) for at, one in parts.items()}
     return f(*[found.pop(at) for at in range(len(given))], **found)
 
@@ -221,7 +207,7 @@ def _part(f: Any, at: int | str, one: Any, compares: bool) -> Any:
         return each(one)
     if at == "fillvalue":
         return one
-    if type(at) is str or (at and f in _COUNTING):
+    if type(at) is str or (at and f in known.COUNTING):
         return vouch(one)
     if kind_of(one) != ATOM and (compares or (f is itertools.compress and at == 1)):
         return map(vouch, iterate(one))

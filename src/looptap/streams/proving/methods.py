@@ -51,28 +51,6 @@ from looptap.streams.proving.vouching import (
 from looptap.streams.proving.writing import set_plainly
 
 _UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
-_DUNDERS = frozenset(
-    {"__array__", "__dlpack__", "__dlpack_device__", "__len__", "__contains__", "__iter__", "__reversed__"}
-)
-_READS = frozenset({"keys", "values", "items", "get", "index", "count", "__len__", "__iter__", "__contains__"})
-"""Methods of containers that do the same for each subclass, and call nothing of it."""
-_BASES = (dict, collections.OrderedDict, list, set, object)
-_ITERATING = frozenset({"extend", "extendleft"})
-_HASHING = frozenset({
-    "union", "intersection", "difference", "symmetric_difference", "difference_update", "intersection_update",
-    "symmetric_difference_update", "issubset", "issuperset", "isdisjoint", "subtract", "update",
-})
-_KEYED = frozenset({
-    "get", "pop", "setdefault", "__setitem__", "__delitem__", "__contains__", "move_to_end", "add", "discard", "remove",
-})
-"""Methods of dicts and sets whose first argument is hashed."""
-_HOLDING = frozenset({("append", 0), ("appendleft", 0), ("insert", 1), ("__setitem__", 1)})
-"""Methods of sequences, and the argument that becomes an item."""
-_FRESH = frozenset({
-    "copy", "split", "rsplit", "most_common", "union", "intersection", "difference", "tolist", "__iter__",
-    "__reversed__", "elements",
-})
-"""Methods that make a container or an iterator."""
 
 
 def builtin(f: Any, given: Any, named: Any) -> Any:
@@ -109,7 +87,7 @@ def _method(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
         return _method_of_object(f, value, name, given, named)
     if name == "__getitem__":
         return item(value, *given)
-    if (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
+    if (name[:2] == "__" and name not in known.PROTOCOLS) or (kind == ARRAY and value.dtype.hasobject):
         raise unknown(f".{name}() of {type_name(value)}")
     return _method_of_container(f, value, name, given, named)
 
@@ -121,7 +99,7 @@ def _method_of_object(f: Any, value: Any, name: str, given: Any, named: Any) -> 
         return set_plainly(value, *given)
     if type(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
         return f(*given)
-    if id(value) in current().own or (name in _READS and _owner(f, value, name) in _BASES):
+    if id(value) in current().own or (name in known.READS and _owner(f, value, name) in known.CONTAINERS_OF_PYTHON):
         return _method_of_container(f, value, name, given, named)
     raise unknown(f".{name}() of {type_name(value)}")
 
@@ -134,17 +112,17 @@ def _owner(f: Any, value: Any, name: str) -> Any:
 
 def _argument(value: Any, name: str, place: int, given: Any) -> Any:
     """Return an argument that a container may iterate, hash, compare, or count with."""
-    if name in _ITERATING:
+    if name in known.ITERATING:
         return iterate(given)
     if name == "update" and is_a(value, dict) and not is_a(value, collections.Counter):
         return pairs(given)
-    if name in _HASHING:
+    if name in known.HASHING:
         return given if kind_of(given) == MAPPING else [keyed(one) for one in iterate(given)]
     if name in known.COMPARES and place == 0:
         return deep(given)
-    if is_a(value, (dict, set, frozenset)) and name in _KEYED:
+    if is_a(value, (dict, set, frozenset)) and name in known.KEYED:
         return given if place else keyed(given)
-    return given if (name, place) in _HOLDING else vouch(given)
+    return given if (name, place) in known.HOLDING else vouch(given)
 
 
 def _method_of_container(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
@@ -167,7 +145,7 @@ def _method_of_container(f: Any, value: Any, name: str, given: Any, named: Any) 
 
 def _is_fresh(result: Any, value: Any, name: str) -> bool:
     """Return True for a container, an iterator or an array that a method has made."""
-    if name in _FRESH and (is_a(result, CONTAINERS) or of_class(type(result), "__next__")):
+    if name in known.MAKING and (is_a(result, CONTAINERS) or of_class(type(result), "__next__")):
         return True
     made = kind_of(value) == ARRAY and type(result) is np.ndarray
     return made and result.base is None and result is not value
