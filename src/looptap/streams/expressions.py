@@ -86,6 +86,11 @@ def free_names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[a
         yield from free_names(child, bound | names)
 
 
+def names_free(node: ast.AST) -> frozenset[str]:
+    """Return the names of `free_names`."""
+    return frozenset(name.id for name in free_names(node))
+
+
 def item_name(node: ast.AST) -> str | None:
     """Return the name in `e['train/loss']`; None for anything else."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
@@ -122,7 +127,7 @@ def observables_in(node: ast.AST, item: str) -> frozenset[str]:
     >>> sorted(observables_in(tree.body, "e"))
     ['grad', 'model', 'step', 'train/loss']
     """
-    free, called = {n.id for n in free_names(node)} - {item}, called_parts(node)
+    free, called = names_free(node) - {item}, called_parts(node)
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript) and id(n) not in called]
     names = (part_name(n) for n in read if isinstance(n.value, ast.Name) and n.value.id not in free)
     return frozenset({*free, *filter(None, names)})

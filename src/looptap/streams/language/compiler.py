@@ -25,6 +25,7 @@ from looptap.streams.expressions import (
     called_parts,
     free_names,
     mentions,
+    names_free,
     names_in,
     names_read,
     nearest,
@@ -297,13 +298,13 @@ class _Compiler:
         pipeline.explanation, pipeline.fields = explanation, _fields(body, self.text)
         pipeline.unsafe = self.spec.unsafe
         pipeline.latest, pipeline.module_reads = self.parts.latest, tuple(self.parts.module_reads.values())
-        pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
+        free, held = names_free(body), _read_parts(body)
+        pipeline.reads = free | names_read(body)
         texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         pipeline.mentions = pipeline.reads | texts
-        free = {n.id for n in free_names(body)}
         alias = self.alias if pipeline.mapped else self.spec.item
         pipeline.observed = observables_in(body, alias) - self.words(body)
-        if any(n.id == alias == "e" and id(n) not in _read_parts(body) for n in free_names(body)):  # perhaps its own e
+        if any(n.id == alias == "e" and id(n) not in held for n in free_names(body)):  # perhaps its own e
             pipeline.observed |= {alias}
         pipeline.language = self.language(body, alias)
         pipeline.numbers, pipeline.checked = self.judge(body, alias), self.parts.checked
@@ -317,23 +318,23 @@ class _Compiler:
 
     def language(self, body: ast.expr, alias: str) -> frozenset[str]:
         """Return the language names in ``body`` that an observable may hide."""
-        free = {n.id for n in free_names(body)} - {self.spec.source, alias}
-        return frozenset(free & {*self.names, "recent", "latest"} - self.known)
+        free = names_free(body) - {self.spec.source, alias}
+        return free & {*self.names, "recent", "latest"} - self.known
 
     def words(self, body: ast.expr) -> set[str]:
         """Return the names that no observable hides: called ones, modules, `events`."""
-        called, found = called_parts(body), set(CALLS) | {self.spec.source}
-        free = [*free_names(body)]
-        bare = {n.id for n in free if id(n) not in called}
-        language = {n.id for n in free} & self.names.keys()
-        return found | {name for name in language if name not in bare or issubclass(type(self.names[name]), ModuleType)}
+        called = called_parts(body)
+        bare = {n.id for n in free_names(body) if id(n) not in called}
+        language = names_free(body) & self.names.keys()
+        modules = {name for name in language & bare if issubclass(type(self.names[name]), ModuleType)}
+        return {*CALLS, self.spec.source, *(language - bare), *modules}
 
     def judge(self, body: ast.expr, alias: str) -> frozenset[str] | None:
         """Return the names that arithmetic reads; None for code that is checked.
 
         Raises QueryError for a function of the language that is not harmless.
         """
-        free = {n.id for n in free_names(body)} - {self.spec.source, alias}
+        free = names_free(body) - {self.spec.source, alias}
         language = self.language(body, alias)
         hosts = free & set(self.spec.functions)
         numbers = None if hosts else numbers_of(body, free - language, language)

@@ -17,6 +17,7 @@ from looptap.streams.expressions import (
     free_names,
     function,
     item_name,
+    names_free,
     names_read,
     part_name,
     results,
@@ -92,7 +93,7 @@ class StreamingExtractor:
         name = item_name(node)
         if name is not None and isinstance(node, ast.Subscript) and is_source(node.value, bound):
             return Items(operator.itemgetter(name), one=True)  # events['train/loss']
-        if any(n.id in bound for n in free_names(node)):
+        if bound & names_free(node):
             return None  # depends on a variable of an enclosing loop
         if isinstance(node, COMPREHENSIONS):
             return self._comprehension(node, is_source, bound)
@@ -193,7 +194,7 @@ class StreamingExtractor:
         others = _besides(node, spec.sequence)
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             return None
-        if any(_contains(part, is_source, bound) or bound & {n.id for n in free_names(part)} for part in others):
+        if any(_contains(part, is_source, bound) or bound & names_free(part) for part in others):
             return None
         items = self.sequence(node.args[spec.sequence], is_source, bound)
         if items is None or (items.bare and not self._takes_events(node, name, spec.sequence)):
