@@ -207,7 +207,7 @@ def _number(value: Any) -> float:
 
 
 def _factor(a: float, b: float) -> float:
-    """Return the factor from the smaller to the larger number; inf without one, 0 for no numbers."""
+    """Return the factor between two numbers: inf if there is none, 0 for a NaN."""
     if math.isnan(a) or math.isnan(b):
         return 0.0
     if 0 in (a, b) or math.isinf(a) or math.isinf(b):

@@ -420,7 +420,7 @@ def _missing(
 
 
 def _hint(name: str, names: list[str], instead: str | None) -> str:
-    """Return what to write or do for a name that an event lacks; "" if nothing is known."""
+    """Return what to do about a name that an event lacks, or nothing."""
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     if tags:
         return f"A name with a stroke is read as e[{tags[0]!r}]."

@@ -99,7 +99,7 @@ def item_name(node: ast.AST) -> str | None:
 
 
 def part_name(node: ast.AST) -> str | None:
-    """Return the name that `e.loss` or `e['train/loss']` reads; None for anything else."""
+    """Return the name that `e.loss` or `e['train/loss']` reads; None for others."""
     return node.attr if isinstance(node, ast.Attribute) else item_name(node)
 
 
@@ -227,10 +227,10 @@ def results(node: Comprehension) -> list[ast.expr]:
 def function(parameter: str | None, body: ast.expr, text: SourceText, names: dict[str, Any]) -> Callable[..., Any]:
     """Return a function of ``parameter`` that evaluates ``body`` among ``names``."""
     # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
-    return cast(Callable[..., Any], eval(code_of(parameter, body, body, text), names))
+    return cast(Callable[..., Any], eval(function_code(parameter, body, body, text), names))
 
 
-def code_of(parameter: str | None, body: ast.expr, origin: ast.expr, text: SourceText) -> CodeType:
+def function_code(parameter: str | None, body: ast.expr, origin: ast.expr, text: SourceText) -> CodeType:
     """Return the code of a function of ``parameter``; errors point at ``origin``."""
     args = [ast.arg(parameter)] if parameter else []
     signature = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])

@@ -17,10 +17,10 @@ from typing import Any
 
 from looptap.agent.handoff.scalar_looks import Look, ScalarLooks
 from looptap.streams.events import EventOrigin, held
+from looptap.streams.harmless.plain import is_module
 from looptap.streams.language.copyable import tensor_type
 from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.values.device_transfer import copy_to_host
-from looptap.streams.values.modules.named_modules import is_module
 
 MAX_NAMES_COUNT = 256
 """Names of one event, and of what is exposed, that a look reads."""

@@ -28,19 +28,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from looptap.streams.harmless.plain import is_of_torch
-from looptap.streams.harmless.syntax import words
+from looptap.streams.harmless.syntax import split_words
 
 COMPUTES = [
-    *(getattr(builtins, name) for name in words(
+    *(getattr(builtins, name) for name in split_words(
         "abs all any bin bool bytes bytearray chr complex divmod float hash hex int max min oct ord pow range round "
         "slice sorted sum"
     )),
     *(value for name, value in vars(math).items() if callable(value) and name[0] != "_"),
-    *(getattr(statistics, name) for name in words(
+    *(getattr(statistics, name) for name in split_words(
         "mean fmean geometric_mean harmonic_mean median median_low median_high median_grouped mode multimode quantiles "
         "pstdev pvariance stdev variance covariance correlation linear_regression"
     )),
-    *(getattr(operator, name) for name in words(
+    *(getattr(operator, name) for name in split_words(
         "abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert le lshift lt matmul "
         "mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor"
     )),
@@ -75,7 +75,7 @@ HOLDS = [id, callable, operator.is_, operator.is_not, functools.partial]
 SHOWS = [str, repr, ascii, format]
 """Functions that make text of their first argument."""
 
-SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in words(
+SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in split_words(
     "debug info warning error exception critical log"
 ))]
 """Functions that warn and log, which a question does not."""
@@ -83,7 +83,7 @@ SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in words(
 KEYS = [dict, set, frozenset, collections.Counter, collections.OrderedDict, dict.fromkeys, collections.defaultdict]
 """Functions that compute the hash of what they hold."""
 
-_NUMPY = words(
+_NUMPY = split_words(
     "abs absolute all allclose amax amin angle any append apply_along_axis apply_over_axes arange argmax argmin "
     "argpartition argsort argwhere around array array_equal array_split asarray ascontiguousarray atleast_1d "
     "atleast_2d atleast_3d average bincount block broadcast_arrays broadcast_to clip column_stack concatenate "
@@ -99,17 +99,17 @@ _NUMPY = words(
     "where zeros zeros_like finfo iinfo float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
     "bool_ complex64 complex128 dtype matmul isneginf isposinf sinc i0 array_str array_repr result_type can_cast"
 )
-_LINALG = words(
+_LINALG = split_words(
     "norm svd svdvals eig eigh eigvals eigvalsh det slogdet inv pinv solve lstsq cond matrix_rank matrix_power qr "
     "cholesky multi_dot"
 )
-_TORCH = words(
+_TORCH = split_words(
     "tensor as_tensor from_numpy asarray is_tensor is_floating_point is_complex numel is_nonzero Size device dtype "
     "finfo iinfo typename is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device "
     "get_num_threads initial_seed is_autocast_enabled are_deterministic_algorithms_enabled "
     "get_float32_matmul_precision broadcast_shapes can_cast promote_types result_type"
 )
-_TORCH_ELSEWHERE = words(
+_TORCH_ELSEWHERE = split_words(
     "cuda.is_available cuda.device_count cuda.current_device cuda.memory_allocated cuda.max_memory_allocated "
     "cuda.memory_reserved cuda.max_memory_reserved cuda.is_initialized cuda.get_device_name "
     "cuda.memory_stats cuda.is_current_stream_capturing xpu.is_current_stream_capturing "
@@ -119,7 +119,7 @@ _TORCH_ELSEWHERE = words(
     "_C._to_dlpack _C._to_dlpack_versioned"
 )
 
-MUTATORS = frozenset(words(
+MUTATORS = frozenset(split_words(
     "append extend insert pop remove clear sort reverse update setdefault popitem add discard appendleft popleft "
     "extendleft rotate move_to_end subtract difference_update intersection_update symmetric_difference_update "
     "fill put itemset partition resize __setitem__ __delitem__ __iadd__ __ior__ __iand__ __isub__ __ixor__ __imul__"
@@ -127,34 +127,36 @@ MUTATORS = frozenset(words(
 """Methods that change a container or an array."""
 COMPARES = frozenset({"index", "count", "remove", "sort", "__contains__"})
 """Methods of containers that compare the items."""
-NEVER = frozenset(words("tofile dump dumps setflags setfield byteswap view_ __reduce__ __reduce_ex__ __setstate__"))
+NEVER = frozenset(split_words(
+    "tofile dump dumps setflags setfield byteswap view_ __reduce__ __reduce_ex__ __setstate__"
+))
 """Methods of arrays that write, or whose result depends on the memory of others."""
 
-PROTOCOLS = frozenset(words("__array__ __dlpack__ __dlpack_device__ __len__ __contains__ __iter__ __reversed__"))
+PROTOCOLS = frozenset(split_words("__array__ __dlpack__ __dlpack_device__ __len__ __contains__ __iter__ __reversed__"))
 """Methods with underscores that values of Python's own types may be asked by name."""
-READS = frozenset(words("keys values items get index count __len__ __iter__ __contains__"))
+READS = frozenset(split_words("keys values items get index count __len__ __iter__ __contains__"))
 """Methods of containers that do the same for each subclass, and call nothing of it."""
 CONTAINERS_OF_PYTHON = (dict, collections.OrderedDict, list, set, object)
 """Classes whose `READS` do what they say."""
 ITERATING = frozenset({"extend", "extendleft"})
 """Methods that iterate over their argument."""
-HASHING = frozenset(words(
+HASHING = frozenset(split_words(
     "union intersection difference symmetric_difference difference_update intersection_update "
     "symmetric_difference_update issubset issuperset isdisjoint subtract update"
 ))
 """Methods that hash the items of their arguments."""
-KEYED = frozenset(words(
+KEYED = frozenset(split_words(
     "get pop setdefault __setitem__ __delitem__ __contains__ move_to_end add discard remove"
 ))
 """Methods of dicts and sets whose first argument is hashed."""
 HOLDING = frozenset({("append", 0), ("appendleft", 0), ("insert", 1), ("__setitem__", 1)})
 """Methods of sequences, and the argument that becomes an item."""
-MAKING = frozenset(words(
+MAKING = frozenset(split_words(
     "copy split rsplit most_common union intersection difference tolist __iter__ __reversed__ elements"
 ))
 """Methods that make a container or an iterator."""
 
-TENSOR_READS = frozenset(words(
+TENSOR_READS = frozenset(split_words(
     "item tolist numpy cpu cuda numel nelement dim ndimension size stride element_size is_contiguous storage_offset "
     "is_floating_point is_complex is_signed get_device type data_ptr is_shared is_pinned norm split unique "
     "unique_consecutive stft istft __len__ __iter__ __contains__ __getitem__ to double float half int long bool short "
@@ -163,13 +165,13 @@ TENSOR_READS = frozenset(words(
     "dim_order"
 ))
 """Methods of tensors that torch implements outside of its operators, or under another name."""
-TENSOR_NEVER = frozenset(words(
+TENSOR_NEVER = frozenset(split_words(
     "requires_grad_ retain_grad set_data resize_ resize_as_ rename_ set_ record_stream backward register_hook detach_ "
     "share_memory_ _backward apply_ map_ map2_ register_post_accumulate_grad_hook storage untyped_storage data_ptr_ "
     "module_load pin_memory"
 ))
 """Methods of tensors that change what no operator shows."""
-MODULE_METHODS = frozenset(words(
+MODULE_METHODS = frozenset(split_words(
     "parameters named_parameters buffers named_buffers modules named_modules children named_children get_submodule "
     "get_parameter get_buffer __len__ __iter__ __getitem__ __contains__ keys values items _get_name"
 ))

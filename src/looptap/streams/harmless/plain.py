@@ -204,6 +204,12 @@ def is_copyable(kind: type) -> bool:
     )
 
 
+def is_module(thing: Any) -> bool:
+    """Return True for a torch.nn.Module; torch need not be loaded."""
+    module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
+    return module is not None and issubclass(type(thing), module)
+
+
 def is_of_torch(f: Any) -> bool:
     """Return True for a function as the file of torch's module defines it."""
     module = sys.modules.get(module_of(f)) if type(f) is types.FunctionType else None
@@ -394,7 +400,7 @@ def _plain_modules(model: Any) -> bool | None:
 
 
 def _held_plainly(module: Any, kind: type) -> list[Any] | None:
-    """Return the parameters, buffers and modules of a module; None if it computes them."""
+    """Return parameters, buffers and modules of a module; None if it computes them."""
     base = sys.modules["torch"].nn.Module
     if not issubclass(kind, base) or of_class(kind, "__getattribute__") is not object.__getattribute__:
         return None

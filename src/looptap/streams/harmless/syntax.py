@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-def words(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     """Return the words of a text."""
     return tuple(text.split())
 
@@ -40,7 +40,7 @@ LITERALS = (float, int, bool, str, type(None))
 """Types of constants that are numbers, text or nothing."""
 NUMBERS = ("pi", "e", "inf", "nan", "tau")
 """Numbers of `math`."""
-MATH = frozenset(words(
+MATH = frozenset(split_words(
     "sqrt cbrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh "
     "hypot pow fabs floor ceil trunc copysign fmod remainder isnan isinf isfinite isclose degrees radians erf erfc "
     "gamma lgamma"
@@ -49,7 +49,7 @@ MATH = frozenset(words(
 
 MODULES = frozenset({"math", "statistics", "itertools", "functools", "operator", "collections"})
 """Modules of which arithmetic may call what is known."""
-FUNCTIONS = frozenset(words(
+FUNCTIONS = frozenset(split_words(
     "abs round float int bool divmod pow complex range enumerate zip map filter reversed frozenset dict slice "
     "isinstance accumulate starmap ema recent isnan isinf isfinite"
 ))

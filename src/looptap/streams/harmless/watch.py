@@ -47,7 +47,7 @@ def _overloads(name: str) -> list[Any]:
 
 
 def _writes_or_draws_unseen(overload: Any) -> bool:
-    """Return True for an operator that draws, or is made of others that may write or draw."""
+    """Return True for an operator that draws, or whose parts may write or draw."""
     draws = sys.modules["torch"].Tag.nondeterministic_seeded in overload.tags
     return draws or bool(_HIDDEN & {argument.name for argument in overload._schema.arguments})
 

@@ -211,7 +211,7 @@ class _Compiler:
         return rewrite(body, hook)
 
     def meant(self, node: ast.Name, is_called: bool, is_read: bool) -> ast.expr | None:
-        """Return what a free name stands for: the event or an observable; None for the language's."""
+        """Return what a free name is: the event, an observable, or None for a word."""
         name = node.id
         if is_called and name in self.names:  # a number of that name cannot be called
             return None

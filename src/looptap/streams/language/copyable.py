@@ -75,7 +75,7 @@ def _counted(call: ast.Call) -> list[str]:
 
 
 def _is_known(call: ast.Call, observables: Set[str]) -> bool:
-    """Return True for a call of a known function, not with a container that may be the job's."""
+    """Return True for a known function, but not of a container of the job's."""
     if any(_names(one, observables) for one in _measured(call)):
         return False
     match call.func:

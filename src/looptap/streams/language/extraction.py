@@ -204,7 +204,7 @@ class StreamingExtractor:
         return name, items, self._maker(node, name, others)
 
     def _takes_events(self, node: ast.Call, name: str, place: int) -> bool:
-        """Return True if a reducer takes events as they are. Raises QueryError for one of values."""
+        """Return True if a reducer takes bare events. Raises QueryError for a mistake."""
         if name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
             raise self._without_reducer(name, node.args[place])
         if name == "reduce" and len(node.args) < 3 and not node.keywords:

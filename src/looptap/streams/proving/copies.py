@@ -144,7 +144,7 @@ class _Copying(StateCopier):
         return tensor if shares or type(tensor) is not self.torch.Tensor else super().tensor(tensor)
 
     def _admit(self, path: str, module: Any) -> None:
-        """Refuse a module that cannot run by itself, or not yet, or that computes its parts."""
+        """Refuse a module that cannot run alone or yet, or that computes its parts."""
         kind, where = kind_of(type_of(module)), f"in {path!r} " if path else ""
         if kind.script:
             raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")

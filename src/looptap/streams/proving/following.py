@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from looptap.streams.expressions import SourceText, code_of
+from looptap.streams.expressions import SourceText, function_code
 from looptap.streams.harmless.checked_code import CHECKS, note_checked, source_of
 from looptap.streams.harmless.plain import name_of_type
 from looptap.streams.harmless.refusal import Refusal
@@ -61,7 +61,7 @@ def checked_expression(
         new = Rewriting(raw=raw).visit(copy.deepcopy(body))
     except Unprovable as found:
         raise text.error(f"{found} is not known to be harmless.", body) from None
-    code = code_of(parameter, new, body, text)
+    code = function_code(parameter, new, body, text)
     note_checked(code, code.co_filename)
     names.update(CHECKS)
     # Each operation in it is checked before it runs.

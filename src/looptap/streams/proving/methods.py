@@ -20,6 +20,7 @@ from looptap.streams.harmless.plain import (
     OTHER,
     TENSOR,
     is_a,
+    is_module,
     is_of_torch,
     is_ordinary,
     is_plain_model,
@@ -35,7 +36,6 @@ from looptap.streams.proving.attributes import as_object, item
 from looptap.streams.proving.vouching import (
     CONTAINERS,
     deep,
-    is_module,
     iterate,
     judged,
     keyed,

@@ -343,12 +343,6 @@ def judged(f: Any) -> Any:
     return lambda *given, **named: deep(call(f, *given, **named))
 
 
-def is_module(value: Any) -> bool:
-    """Return True for a torch.nn.Module."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and hasattr(torch, "nn") and is_a(value, torch.nn.Module)
-
-
 def slice_of(*parts: Any) -> slice:
     """Return a slice between plain values."""
     return slice(*map(vouch, parts))

@@ -25,6 +25,7 @@ from looptap.streams.harmless.plain import (
     attributes_of,
     is_a,
     is_copyable,
+    is_module,
     is_of_torch,
     is_ordinary,
     kind_of,
@@ -39,7 +40,6 @@ from looptap.streams.harmless.watch import may_write, note
 from looptap.streams.proving.attributes import index_of
 from looptap.streams.proving.vouching import (
     IN_PLACE,
-    is_module,
     is_own,
     keyed,
     name_of,

@@ -180,7 +180,7 @@ def _of_states(states: list[Any], name: str) -> list[Any]:
 
 
 def _scaled_averages(group: dict[str, Any], states: list[Any]) -> Any:
-    """Return the averages of gradients by the root of those of their squares, as Adam does."""
+    """Return Adam's averages of gradients by the root of those of their squares."""
     torch = sys.modules["torch"]
     first, second = group.get("betas", (0.9, 0.999))
     steps = [one["step"] for one in states]

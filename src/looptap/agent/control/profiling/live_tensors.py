@@ -16,7 +16,8 @@ from typing import Any
 from looptap.agent.loop.sight.frames import USER, bindings, kind_of_file
 from looptap.protocol.statistics import LiveTensors
 from looptap.streams.events import Event, FoundObservables, Lazy, held
-from looptap.streams.values.modules.named_modules import is_module, walk
+from looptap.streams.harmless.plain import is_module
+from looptap.streams.values.modules.named_modules import walk
 
 MAX_NAMED_OBJECTS = 50_000
 """Objects that are looked through for the names of tensors."""

@@ -9,8 +9,9 @@ from typing import Any
 from looptap.agent.loop.hooks.module_hook import Counter, ModuleHook
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event, Lazy, held
+from looptap.streams.harmless.plain import is_module
 from looptap.streams.values.modules.module_read import ModuleRead
-from looptap.streams.values.modules.named_modules import find, is_module
+from looptap.streams.values.modules.named_modules import find
 
 MAX_EVENTS_BEFORE_CALL = 20
 """Events without a first call of the modules after which the query ends."""

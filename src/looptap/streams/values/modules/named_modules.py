@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
+from looptap.streams.harmless.plain import is_module
 from looptap.streams.values.modules.module_read import WILDCARDS
 
 MAX_MODULES = 20_000
@@ -51,12 +52,6 @@ class NamedModule(NamedTuple):
     problem: str
     inside: Any
     """The module inside all wrappers; often the same."""
-
-
-def is_module(thing: Any) -> bool:
-    """Return True for a torch.nn.Module; torch need not be loaded."""
-    module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
-    return module is not None and issubclass(type(thing), module)
 
 
 def walk(model: Any) -> Iterator[NamedModule]:
@@ -152,7 +147,7 @@ def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
 def _watchable(
     known: list[tuple[str, list[NamedModule]]], problems: Mapping[int, str], pattern: str
 ) -> dict[str, Any]:
-    """Return the modules that match one pattern and can be watched. Raises QueryError."""
+    """Return the modules of a pattern that can be watched. Raises QueryError."""
     matches, plain = _matches(known, pattern), WILDCARDS.isdisjoint(pattern)
     if not matches:
         names = [name for root, modules in known for one in modules for name in (one.name, f"{root}.{one.name}")]

@@ -86,7 +86,7 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
 
 
 def _written(text: str, reader: _ArithmeticWriter) -> tuple[ast.expr, ast.expr]:
-    """Return the tree of an expression, and the same as ``reader`` writes it. Raises QueryError."""
+    """Return an expression as it is and as ``reader`` writes it. Raises QueryError."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise QueryError(f"An expression has {MAX_TEXT_CHARACTERS} characters at most; this one has {len(text)}.")
     try:
