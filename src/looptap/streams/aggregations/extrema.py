@@ -133,6 +133,8 @@ class Maximum(ScalarReducer):
     plain: ClassVar[Callable[..., Any]] = max
     _is_better = staticmethod(operator.gt)
     _best_of: ClassVar[np.ufunc] = np.maximum
+    _of_torch: ClassVar[tuple[str, str]] = "maximum", "min"
+    """The function of two tensors, and the bound of `clamp` that does the same with a number."""
 
     def __init__(self, *, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> None:
         self._key, self._default = key, default
@@ -189,11 +191,12 @@ class Maximum(ScalarReducer):
 
     def _pick(self, held: Any, item: Any) -> Any:
         if isinstance(held, float | int):  # merged from another process, which fetched it from its device
-            return max(held, float(item)) if held == held and item == item else math.nan
-        return sys.modules["torch"].maximum(held, item)
+            return self.plain(held, float(item)) if held == held and item == item else math.nan
+        return getattr(sys.modules["torch"], self._of_torch[0])(held, item)
 
     def _clamp(self, tensor: Any, number: Any) -> Any:
-        return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(min=number)
+        plain = isinstance(tensor, float | int)
+        return self._pick(tensor, number) if plain else tensor.clamp(**{self._of_torch[1]: number})
 
     def result(self) -> Any:
         """Return the best item or the default; raises ``ValueError`` without either."""
@@ -229,14 +232,7 @@ class Minimum(Maximum):
     plain: ClassVar[Callable[..., Any]] = min
     _is_better = staticmethod(operator.lt)
     _best_of = np.minimum
-
-    def _pick(self, held: Any, item: Any) -> Any:
-        if isinstance(held, float | int):
-            return min(held, float(item)) if held == held and item == item else math.nan
-        return sys.modules["torch"].minimum(held, item)
-
-    def _clamp(self, tensor: Any, number: Any) -> Any:
-        return self._pick(tensor, number) if isinstance(tensor, float | int) else tensor.clamp(max=number)
+    _of_torch = "minimum", "max"
 
 
 class First(ScalarReducer):

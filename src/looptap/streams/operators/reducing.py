@@ -69,10 +69,7 @@ class Reducing(Pipeline):
         if self.every != 1 and number % self.every:
             return ()
         if self._seconds:
-            self._time_over = self._elapsed(now, self._seconds)
-            if self._time_over:
-                self._end(now)
-                self._time_over = False
+            self._end_if_over(now)
         self.events += 1
         if self.failure is None:
             try:
@@ -118,10 +115,7 @@ class Reducing(Pipeline):
     def push_many(self, parts: Sequence[BatchItems], times: Sequence[float], start: int, stop: int) -> Sequence[Output]:
         """Do what `push` does, for events up to ``stop``, which `reach` has limited."""
         if self._seconds:
-            self._time_over = self._elapsed(times[start], self._seconds)
-            if self._time_over:
-                self._end(times[start])
-                self._time_over = False
+            self._end_if_over(times[start])
         self.events += stop - start
         self.taken += stop - start
         if self.failure is None:
@@ -153,6 +147,13 @@ class Reducing(Pipeline):
         """Yield the window unless empty or sliding, and begin the next."""
         self._end(now)
         return self._take_ready()
+
+    def _end_if_over(self, now: float) -> None:
+        """End a window of seconds that is over."""
+        self._time_over = self._elapsed(now, self._seconds)
+        if self._time_over:
+            self._end(now)
+            self._time_over = False
 
     def _end(self, now: float) -> None:
         """Move the window's value to `_ready` and begin the next; can be resumed."""

@@ -208,13 +208,13 @@ def vouch(value: Any) -> Any:
     if is_own(value) and of_class(type_of(value), "__next__"):
         return map(vouch, value)
     if is_a(value, _VIEWS):
-        return [vouch(one) for one in value]
+        return list(map(vouch, value))
     if is_a(value, _CALLED):
         return judged(value)
     if _is_class(value) or type_of(value) is EventSnapshot or is_plain(value):
         return value
     if type_of(value) in (list, tuple):
-        return type_of(value)(vouch(one) for one in value)
+        return type_of(value)(map(vouch, value))
     if type_of(value) is dict:
         return {keyed(key): vouch(one) for key, one in value.items()}
     return _converted(value, kind)

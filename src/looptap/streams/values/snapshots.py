@@ -388,15 +388,21 @@ _BY_NAME = {
 """What copies subclasses of classes that may not be loaded."""
 
 
-def _choose_copier(kind: type, value: Any) -> _Copier:
+def _torch_copier(kind: type) -> _Copier | None:
     global _Tensor
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "Tensor"):  # absent while another thread imports torch
-        if issubclass(kind, torch.Tensor):
-            _Tensor = torch.Tensor
-            return _tensor
-        if issubclass(kind, torch.dtype | torch.device | torch.layout | torch.memory_format):
-            return _string_of
+    if torch is None or not hasattr(torch, "Tensor"):  # while another thread imports torch
+        return None
+    if issubclass(kind, torch.Tensor):
+        _Tensor = torch.Tensor
+        return _tensor
+    text = issubclass(kind, torch.dtype | torch.device | torch.layout | torch.memory_format)
+    return _string_of if text else None
+
+
+def _choose_copier(kind: type, value: Any) -> _Copier:
+    if (of_torch := _torch_copier(kind)) is not None:
+        return of_torch
     if (describe := described(kind)) is not None:
         return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)
     for base, copier in _BASES:

@@ -167,13 +167,10 @@ def _watchable(
 
 def _matches(known: list[tuple[str, list[NamedModule]]], pattern: str) -> dict[str, Any]:
     """Return the modules that match one pattern, by names that are unique."""
-    plain = WILDCARDS.isdisjoint(pattern)
     seen: set[int] = set()
     models: dict[str, dict[str, Any]] = {}
     for root, modules in known:  # two observables may hold the same model, one of them in a wrapper
-        named = [(one, (one.name, f"{root}.{one.name}" if one.name else root)) for one in modules]
-        by_name = {one.name: one.module for one, names in named
-                   if (pattern in names if plain else one.name and _fits(names, pattern))}  # fmt: skip
+        by_name = {one.name: one.module for one in modules if _fits(one.name, root, pattern)}
         fresh = {name: module for name, module in by_name.items() if id(module) not in seen}
         seen.update(map(id, by_name.values()))
         if fresh:
@@ -183,5 +180,9 @@ def _matches(known: list[tuple[str, list[NamedModule]]], pattern: str) -> dict[s
     return {f"{root}.{name}" if name else root: module for root, by in models.items() for name, module in by.items()}
 
 
-def _fits(names: Iterable[str], pattern: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names)
+def _fits(name: str, root: str, pattern: str) -> bool:
+    """Return True if a pattern matches a module's name, or ``model.name``."""
+    names = name, f"{root}.{name}" if name else root
+    if WILDCARDS.isdisjoint(pattern):
+        return pattern in names
+    return bool(name) and any(fnmatchcase(one, pattern) for one in names)
