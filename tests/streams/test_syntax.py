@@ -93,6 +93,14 @@ def test_a_reader_takes_the_operators_that_it_names_and_no_other(op, read, refus
         read(ast.unparse(node))
 
 
+@pytest.mark.parametrize("target", ["math.pi", "e.a", "e['a']", "e.a.b", "e.a[0]", "collections.abc"])
+def test_a_loop_that_assigns_to_anything_but_a_name_is_refused(target):
+    for query in ("lambda e: [e.a for {} in (1, 2)]", "(e.a for e in events for {} in (1, 2))",
+                  "sum(e.a for e in events for {} in (1, 2))", "max([1 for {} in (1, 2)]) + sum(e.a for e in events)"):
+        with pytest.raises(QueryError):
+            compile_query(QuerySpec(query.format(target)))
+
+
 SIGNS = ("+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=")
 
 

@@ -32,6 +32,8 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
     names, events, loads = set(observables), [], []
     for node in ast.walk(body):
         match node:
+            case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                return None  # a loop that assigns: [x for math.pi in (1, 2)]
             case ast.Call():
                 if not _is_known(node, observables):
                     return None
