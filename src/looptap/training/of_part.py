@@ -1,4 +1,4 @@
-"""`of_part`: an observable of an object that an attribute of one of its parts is."""
+"""Observables of an object that are attributes of its parts."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def of_part(path: str, doc: str) -> Any:
     3
     """
     return property(attrgetter(path), doc=doc)
+
+
+def note_of(part: str) -> Any:
+    """Return the property `note` of an object whose ``part`` is `Noted`."""
+
+    def write(owner: Any, text: str) -> None:
+        getattr(owner, part).note = text
+
+    return property(attrgetter(f"{part}.note"), write, doc="What is wrong or missing, and why; empty if nothing is.")

@@ -10,15 +10,16 @@ from typing import Any
 
 from looptap.streams.loop.loop_place import LoopPlace
 from looptap.training.echoing.any_loader import Iterated
+from looptap.training.echoing.auto_factor import StageMeter
 from looptap.training.echoing.echo_arguments import AFTER, BATCH, BEFORE, SHUFFLED
-from looptap.training.echoing.echo_observables import EchoObservables
 from looptap.training.echoing.pytrees import copied, size
 from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Indexed, Streamed
 from looptap.training.echoing.worker_stages import Copies, Delivered, Entry, Fresh, Key, drawn, pinned
 from looptap.training.host_loader import workers_of
-from looptap.training.instances import expected_length, next_length, on_item
+from looptap.training.instances import expected_length, on_item
+from looptap.training.noted import Noted
 
 _PLACES = {"_in_epoch": "batches", "_epoch_fresh": "fresh", "_room": "room"}  # names in checkpoints, and here
 
@@ -73,83 +74,72 @@ class EchoPass:
         return min((one.key[0] for one in (*self.pending, *self.buffer.items)), default=None)
 
 
-class Flow(EchoObservables):
-    """The part of an `Echo` that moves items; `Echo` decides about settings."""
+class Flow(Noted):
+    """Moves the items of passes, and counts them; an `Echo` decides about its settings."""
 
-    loader: Any
-    buffer: int
-    _source: Indexed | Streamed | Iterated
-    _passes: list[EchoPass]
-    _augment: Callable[[Any], Any] | None
-    _augment_batch: Callable[[Any], Any] | None
-    _transfer: Callable[[Any], Any] | None
-    _broadcast: Callable[[Any], Any] | None
-    _clock: Callable[[], float]
-    _copies: random.Random
-    _end: str
-    _guard: str
-    _seed: str
-    _size: int | None
-    _max_bytes: int
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        augment: Callable[[Any], Any] | None,
+        augment_batch: Callable[[Any], Any] | None,
+        transfer: Callable[[Any], Any] | None,
+        end: str,
+        guard: str,
+        seed: str,
+        max_bytes: int,
+        copies: random.Random,
+        meter: StageMeter,
+        clock: Callable[[], float],
+    ) -> None:
+        self.loader, self._meter, self._clock = loader, meter, clock
+        self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
+        self._end, self.guard, self._seed, self._max_bytes, self._copies = end, guard, seed, max_bytes, copies
+        sampler = getattr(loader, "batch_sampler", None)
+        self.size: int | None = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        """The examples of a batch; None if the loader does not say."""
+        self.fresh = self.seen = self.dropped = 0
 
-    @property
-    def _now(self) -> EchoPass | None:
-        """The pass under way, or that was left early; None between epochs."""
-        return self._passes[-1] if self._passes else None
+    def say(self, text: str) -> None:
+        """Put ``text`` into `note`, and warn of it."""
+        self._say(text)
 
-    def __len__(self) -> int:
-        """Return the batches of this or the next epoch. Raises TypeError if unknown."""
-        found = self.expected_length
-        if found is None:
-            raise TypeError(f"The length of {self.loader!r:.60} is unknown, and so is how long its echo is.")
-        return round(found)
+    # ------------------------------------------------------------ how long an epoch is
 
-    @property
-    def expected_length(self) -> float | None:
-        """Expected batches in this epoch, or between epochs in the next, or None."""
-        now, fresh = self._now, expected_length(self.loader)
-        whole = self.mode in (BATCH, SHUFFLED) if now is None else now.whole
-        factor = float(self.factor if now is None or self._broadcast is None else now.factor)
-        if fresh is None:
-            return None
-        if now is None:
-            return self._batches(self._items(fresh, whole) * factor, self.mode)
+    def length(self, now: EchoPass | None, mode: str, factor: float, capacity: int) -> float | None:
+        """Return the expected batches of the pass ``now``, or of the next if that is None.
+
+        ``mode``, ``factor`` and ``capacity`` are the settings of the coming batches. None if unknown.
+        """
+        fresh = expected_length(self.loader)
+        if fresh is None or now is None:
+            return self.whole_length(fresh, mode, factor, capacity)
         batches, examples = now.source.asked
         rest = 0.0  # once all is requested, a sampler states the length of its next epoch
         if not (now.over or now.source.ended):
-            rest = self._items(fresh, whole, batches, examples if examples >= 0 else now.fresh) * factor
-        rest += now.source.expected(whole) * (1.0 if self._in_workers(now.mode) else factor) + len(now.buffer)
+            rest = self._items(fresh, now.whole, batches, examples if examples >= 0 else now.fresh) * factor
+        rest += now.source.expected(now.whole) * (1.0 if self.in_workers(now.mode) else factor) + len(now.buffer)
         rest += sum(max(0, self._promised(now, one, factor) - one.done) for one in list(now.pending))
-        return now.batches + self._batches(rest, now.mode)
+        return now.batches + self._batches(rest, now.mode, capacity)
 
-    @property
-    def next_length(self) -> float | None:
-        """Expected number of batches in each later epoch; None if unknown."""
-        whole, fresh = self.mode in (BATCH, SHUFFLED), next_length(self.loader)
-        return None if fresh is None else self._batches(self._items(fresh, whole) * self.factor, self.mode)
+    def whole_length(self, fresh: float | None, mode: str, factor: float, capacity: int) -> float | None:
+        """Return the expected batches of an epoch of ``fresh`` ones; None if unknown."""
+        if fresh is None:
+            return None
+        return self._batches(self._items(fresh, mode in (BATCH, SHUFFLED)) * factor, mode, capacity)
 
-    def _batches(self, items: float, mode: str) -> float:
+    def _batches(self, items: float, mode: str, capacity: int) -> float:
         """Return the number of batches made of so many items, copies included."""
         if self._end == "drop" and mode != BATCH:
-            items = max(0.0, items - self._most(mode, self.buffer))
+            items = max(0.0, items - self._most(mode, capacity))
         if mode in (BATCH, SHUFFLED):
             return items
-        size = self._size or 1
+        size = self.size or 1
         return float(int(items / size) if self._drops_last(mode) else math.ceil(items / size - 1e-9))
-
-    @property
-    def fill(self) -> int:
-        """Number of examples waiting in the buffer, or of batches if those are echoed."""
-        return 0 if self._now is None else len(self._now.buffer)
-
-    @property
-    def fill_bytes(self) -> int:
-        """The memory that the buffer keeps alive, in bytes."""
-        return 0 if self._now is None else self._now.buffer.nbytes
 
     # ------------------------------------------------------------ items
 
-    def _straight(self, run: EchoPass, arriving: Iterator[Fresh]) -> list[Any]:
+    def straight(self, run: EchoPass, arriving: Iterator[Fresh]) -> list[Any]:
         """Return the next batch as the loader makes it, or nothing.
 
         With a factor of 1 and nothing waiting, batches pass whole; of examples, if a sampler orders them.
@@ -188,9 +178,9 @@ class Flow(EchoObservables):
             seed_random(f"{self._seed}/{run.number}/collate/{run.batches}")
             return self.loader.collate_fn(examples)
 
-    def _gather(self, run: EchoPass, arriving: Iterator[Fresh]) -> list[Example]:
+    def gather(self, run: EchoPass, arriving: Iterator[Fresh]) -> list[Example]:
         """Draw the examples of the next batch; none at the end of the epoch."""
-        many = 1 if run.whole else self._size or 1
+        many = 1 if run.whole else self.size or 1
         found: list[Example] = []
         had: set[tuple[int, int]] = set()
         most = self._most(run.mode, min(run.capacity, run.room))
@@ -210,7 +200,7 @@ class Flow(EchoObservables):
 
     def _fill(self, run: EchoPass, arriving: Iterator[Fresh], most: int) -> None:
         buffer, pending = run.buffer, run.pending
-        factor = 1.0 if self._in_workers(run.mode) else run.factor
+        factor = 1.0 if self.in_workers(run.mode) else run.factor
         while len(buffer) < most:
             if pending:
                 head = pending[0]
@@ -255,7 +245,7 @@ class Flow(EchoObservables):
         keys, given = fresh.keys(), fresh.delivered
         values = [self._whole_batch(run, given.payload, keys[0])] if given.whole else given.payload.examples()
         piece = run.buffer.piece(size(values[0]) if given.whole else given.payload.nbytes)
-        draw = self._copies.random if draws and not self._in_workers(run.mode) else float  # which is 0.0
+        draw = self._copies.random if draws and not self.in_workers(run.mode) else float  # which is 0.0
         many = given.fresh if given.whole else 1
         return [Example(key, value, piece, draw(), fresh.ticket, many) for key, value in zip(keys, values, strict=True)]
 
@@ -270,10 +260,10 @@ class Flow(EchoObservables):
             seed_random(f"{self._seed}/{run.number}/batch/{key}")
             return on_item(self._augment_batch, batch)
 
-    def _made(self, run: EchoPass, examples: list[Example]) -> Any:
+    def made(self, run: EchoPass, examples: list[Example]) -> Any:
         """Collate the drawn examples; copy those that are used again."""
         whole, values = run.whole, []
-        apart = self._guard == "clone" if whole else not self._copies_when_collated
+        apart = self.guard == "clone" if whole else not self._copies_when_collated
         pending, used = run.pending[0] if run.pending else None, set[int]()
         for one in examples:
             more = one.waiting or one is pending
@@ -291,7 +281,7 @@ class Flow(EchoObservables):
             batch = pinned(batch)
         return batch if self._transfer is None else self._transfer(batch)
 
-    def _spoiled(self, run: EchoPass, example: Example) -> None:
+    def spoiled(self, run: EchoPass, example: Example) -> None:
         """Drop the echoes of a batch that the loop has changed in place."""
         left = example.waiting + (self._promised(run, example) - example.done if example in run.pending else 0)
         if not left:
@@ -301,12 +291,12 @@ class Flow(EchoObservables):
         run.pending = deque(one for one in run.pending if one is not example)
         example.waiting = 0
         run.buffer.release(example)
-        self._guard = "clone"
+        self.guard = "clone"
         self._say("The loop changes its batches in place: some echoes were skipped, and from now on each is a copy.")
 
     # ------------------------------------------------------------ a checkpoint inside an epoch
 
-    def _epoch_state(self, run: EchoPass) -> dict[str, Any]:
+    def epoch_state(self, run: EchoPass) -> dict[str, Any]:
         """Return the state of a pass as plain data, without the examples."""
         needed: dict[int, dict[Key, list[Entry]]] = {}
         for one in (*run.pending, *run.buffer.items):
@@ -323,8 +313,8 @@ class Flow(EchoObservables):
             "source": run.source.state(run.oldest()),
         }
 
-    def _refill(self, run: EchoPass, state: dict[str, Any], arriving: Iterator[Fresh]) -> None:
-        """Read the examples of `_epoch_state` again, in their order."""
+    def refill(self, run: EchoPass, state: dict[str, Any], arriving: Iterator[Fresh]) -> None:
+        """Read the examples of `epoch_state` again, in their order."""
         for name, here in _PLACES.items():
             setattr(run, here, state[name])
         run.factor, run.capacity = state["agreed"]
@@ -358,7 +348,8 @@ class Flow(EchoObservables):
 
     # ------------------------------------------------------------ what follows from the settings
 
-    def _in_workers(self, mode: str) -> bool:
+    def in_workers(self, mode: str) -> bool:
+        """Return whether copies are made in workers."""
         return mode == BEFORE and self._augment is not None
 
     def _drops_last(self, mode: str) -> bool:
@@ -371,18 +362,15 @@ class Flow(EchoObservables):
 
         return self.loader.collate_fn is default_collate
 
-    def _augments(self) -> bool:
-        return self._augment is not None or self._augment_batch is not None
-
     def _promised(self, run: EchoPass, example: Example, factor: float | None = None) -> int:
         """Return how often this item appears, by default by the loop's factor."""
-        return 1 if self._in_workers(run.mode) else drawn(run.factor if factor is None else factor, example.u)
+        return 1 if self.in_workers(run.mode) else drawn(run.factor if factor is None else factor, example.u)
 
     def _most(self, mode: str, examples: int) -> int:
         """Return how many items the buffer may hold if ``examples`` fit."""
         if mode == BATCH:
             return 1
-        return examples if mode != SHUFFLED else max(2, -(-examples // (self._size or 1)))
+        return examples if mode != SHUFFLED else max(2, -(-examples // (self.size or 1)))
 
     def _items(self, fresh: float, whole: bool, batches: float = 0, examples: float = 0) -> float:
         """Return what is left of an epoch after ``batches`` and ``examples``.
@@ -392,7 +380,7 @@ class Flow(EchoObservables):
         """
         if whole:
             return max(0.0, fresh - batches)
-        sampler, size = getattr(self.loader, "batch_sampler", None), self._size or 1
+        sampler, size = getattr(self.loader, "batch_sampler", None), self.size or 1
         source: Any = self.loader.dataset if sampler is None else getattr(sampler, "sampler", None)
         try:
             count = len(source) // size * size if self._drops_last(AFTER) else len(source)
@@ -400,6 +388,7 @@ class Flow(EchoObservables):
             count = -1
         return max(0.0, count - examples if -(-count // size) == fresh else (fresh - batches) * size)
 
-    def _tenth(self) -> int:
+    def tenth(self) -> int:
+        """Return a tenth of the examples of an epoch, or 1000 if these are unknown."""
         fresh = expected_length(self.loader) if hasattr(self.loader, "dataset") else None
         return 1000 if fresh is None else int(self._items(fresh, False) / 10)

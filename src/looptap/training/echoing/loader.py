@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.streams.control import Control
-from looptap.streams.forwarding import facade
 from looptap.streams.loop.loop_place import LoopPlace, is_left, place_of_loop
 from looptap.training.echoing import echo_arguments
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import Auto, StageMeter
+from looptap.training.echoing.diagnosis import advice
 from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, SHUFFLED, Automatic, Factor, Mode
 from looptap.training.echoing.flow import EchoPass, Flow
 from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example
 from looptap.training.echoing.source import open_source
 from looptap.training.host_loader import workers_of
+from looptap.training.instances import next_length
 from looptap.training.module_lock import ModuleLock
+from looptap.training.of_part import note_of, of_part
 from looptap.training.saved_state import require_state
 
 _START_BATCHES = 4
@@ -31,11 +33,11 @@ _TURNS_BATCHES = 2
 _GROWTH_DIVISOR = 4
 """The buffer then grows by this part of a batch with each, so that a slow loader is not waited for twice as long."""
 _passing = ModuleLock()  # held while passes begin, change places and end
-_COUNTERS = ("epoch", "steps", "fresh", "seen", "dropped")
+_COUNTERS, _ITEM_COUNTERS = ("epoch", "steps"), ("fresh", "seen", "dropped")
+"""Names in checkpoints: of an `Echo`, and of its flow."""
 
 
-@facade
-class Echo(Flow):
+class Echo:
     """The batches of ``loader`` with each item repeated ``factor`` times.
 
     A factor of 2.5 is 2 or 3 times, at random. ``loader`` is a DataLoader, of indices or of a stream, which stays
@@ -88,37 +90,43 @@ class Echo(Flow):
         agree_every: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
         echo_arguments.functions(
             augment=augment, augment_batch=augment_batch, transfer=transfer, broadcast=broadcast, clock=clock
         )
         self.loader = echo_arguments.checked_loader(loader, augment)
-        self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
-        self._max_bytes = echo_arguments.positive("max_bytes", max_bytes, whole=True)
-        self._end = echo_arguments.one_of("end", end, ("drain", "drop"))
-        self._guard = echo_arguments.one_of("guard", guard, ("clone", "version"))
+        max_bytes = echo_arguments.positive("max_bytes", max_bytes, whole=True)
+        end = echo_arguments.one_of("end", end, ("drain", "drop"))
+        guard = echo_arguments.one_of("guard", guard, ("clone", "version"))
         self._every = echo_arguments.positive("agree_every", agree_every, whole=True)
         if not 1.0 <= echo_arguments.positive("bound", bound) <= MAX_FACTOR:
             raise ValueError(f"bound={bound!r} must be a factor, from 1 to {MAX_FACTOR:g}.")
-        self.schedule: Callable[[int], float] | None = None
         ranks, rank = _ranks()
+        self._augment, self._broadcast, self._clock, self._max_bytes = augment, broadcast, clock, max_bytes
+        self._augment_batch, self._seed = augment_batch, f"{seed}/{rank}"
+        self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
+        self._meter, self._controller = StageMeter(workers_of(loader)), Auto(bound)
+        self._flow = Flow(
+            loader, augment=augment, augment_batch=augment_batch, transfer=transfer, end=end, guard=guard,
+            seed=self._seed, max_bytes=max_bytes, copies=self._copies, meter=self._meter, clock=clock,
+        )  # fmt: skip
+        self.steps = 0
+        """Batches handed over, in all epochs."""
+        self.epoch = 0
+        """The number of the epoch under way; between epochs, of those that have begun."""
+        self.duplicates = 0
+        """Examples of the newest batch that are echoes of others in it."""
+        self.schedule: Callable[[int], float] | None = None
         self.apart = ranks > 1 and broadcast is None
         """True if there are several ranks without a way to agree."""
         mode, another = echo_arguments.possible(mode, loader)
         self.mode, self.factor = mode, factor
         if another:
-            self._say(another)
-        self._broadcast, self._clock = broadcast, clock
-        sampler = getattr(loader, "batch_sampler", None)
-        self._size: int | None = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
-        self._seed = f"{seed}/{rank}"
+            self._flow.say(another)
         self._source = open_source(loader, augment, self._seed)
         self._passes: list[EchoPass] = []  # those that have begun and not ended, the newest last
         self._reading: list[EchoPass] = []  # those that have an iterator
         self._begun = 0  # passes so far, also in earlier processes
-        self.buffer = max(1, self._tenth()) if buffer is None else buffer
-        self._meter, self._controller = StageMeter(workers_of(loader)), Auto(bound)
-        self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
+        self.buffer = max(1, self._flow.tenth()) if buffer is None else buffer
         self._resumed: dict[str, Any] | None = None
 
     # ------------------------------------------------------------ settings and properties
@@ -150,7 +158,7 @@ class Echo(Flow):
         if self._resumed is not None:  # state loaded, but not continued yet
             return dict(self._resumed)
         state, now = self._whole_state(), self._now
-        return state if now is None else state | self._epoch_state(now)
+        return state if now is None else state | self._flow.epoch_state(now)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state`` at the next ``iter``. Raises ValueError.
@@ -162,10 +170,10 @@ class Echo(Flow):
         if state["kind"] != kind:
             raise ValueError(f"The state is that of a loader of another kind, {state['kind']!r}; this one is {kind!r}.")
         if state["inside"]:
-            require_state(state, self._epoch_state(self._new_pass(0)), "an Echo within an epoch")
-        for name in _COUNTERS:
-            setattr(self, name, state[name])
-        self.mode, self.buffer, self._guard = state["mode"], state["buffer"], state["guard"]
+            require_state(state, self._flow.epoch_state(self._new_pass(0)), "an Echo within an epoch")
+        for holder, names in ((self, _COUNTERS), (self._flow, _ITEM_COUNTERS)):
+            vars(holder).update({name: state[name] for name in names})
+        self.mode, self.buffer, self._flow.guard = state["mode"], state["buffer"], state["guard"]
         self.__dict__.update(factor=Echo.factor.checked(state["factor"]), auto=state["auto"])
         for generator, found in ((self._copies, state["copies"]), (self._order, state["order"])):
             version, numbers, rest = found
@@ -177,15 +185,97 @@ class Echo(Flow):
 
     def _whole_state(self) -> dict[str, Any]:
         """Return the part of a state that is not that of an epoch."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
+        state: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTERS, *_ITEM_COUNTERS)}
         state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
         inside = bool(self._passes)
-        state |= {"inside": inside, "kind": type(self._source).__name__, "guard": self._guard}
+        state |= {"inside": inside, "kind": type(self._source).__name__, "guard": self._flow.guard}
         if self._begun != self.epoch + inside:  # a pass within another has begun
             state["begun"] = self._begun
         if isinstance(self._source, Iterated) and not inside and (own := self._source.own_state()) is not None:
             state["loader"] = own
         return state | {"copies": self._copies.getstate(), "order": self._order.getstate()}
+
+    # ------------------------------------------------------------ what clients see
+
+    note = note_of("_flow")
+    fresh = of_part("_flow.fresh", "Examples that were read.")
+    seen = of_part("_flow.seen", "Examples that were handed over, echoes included.")
+    dropped = of_part(
+        "_flow.dropped",
+        """Examples read or promised but not handed over: `end="drop"`, an incomplete last batch.""",
+    )
+    ratio = of_part("_meter.ratio", "R: `up` / `down`. A factor up to that costs no time; NaN if unknown.")
+    up = of_part("_meter.up", "Seconds between fresh batches if nothing delays the workers; NaN if unknown.")
+    down = of_part("_meter.down", "Seconds the loop takes for a batch, including assembly; NaN if unknown.")
+    starved = of_part("_meter.waiting", "Share of time waiting for data in the last 64 batches, 0 to 1, or NaN.")
+
+    @property
+    def _now(self) -> EchoPass | None:
+        """The pass under way, or that was left early; None between epochs."""
+        return self._passes[-1] if self._passes else None
+
+    def __len__(self) -> int:
+        """Return the batches of this or the next epoch. Raises TypeError if unknown."""
+        found = self.expected_length
+        if found is None:
+            raise TypeError(f"The length of {self.loader!r:.60} is unknown, and so is how long its echo is.")
+        return round(found)
+
+    @property
+    def expected_length(self) -> float | None:
+        """Expected batches in this epoch, or between epochs in the next, or None."""
+        now = self._now
+        factor = float(self.factor if now is None or self._broadcast is None else now.factor)
+        return self._flow.length(now, self.mode, factor, self.buffer)
+
+    @property
+    def next_length(self) -> float | None:
+        """Expected number of batches in each later epoch; None if unknown."""
+        return self._flow.whole_length(next_length(self.loader), self.mode, self.factor, self.buffer)
+
+    @property
+    def fill(self) -> int:
+        """Number of examples waiting in the buffer, or of batches if those are echoed."""
+        return 0 if self._now is None else len(self._now.buffer)
+
+    @property
+    def fill_bytes(self) -> int:
+        """The memory that the buffer keeps alive, in bytes."""
+        return 0 if self._now is None else self._now.buffer.nbytes
+
+    def speed_up(self, factor: float) -> float:
+        """Return the expected speed-up of this factor over 1; NaN while unknown.
+
+        With workers it is the factor, at most R.
+        """
+        return self._meter.speed_up(factor)
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds per batch of each stage, by name.
+
+        "read", "augment" and "collate" run in a worker, "batch" and "step" in the loop.
+        """
+        return self._meter.stages()
+
+    @property
+    def bottleneck(self) -> str:
+        """The stage that slows the loop down; empty if unknown."""
+        return self._advised()[0]
+
+    @property
+    def advice(self) -> str:
+        """A sentence on what would help most; empty if unknown."""
+        return self._advised()[1]
+
+    def _advised(self) -> tuple[str, str]:
+        augments = self._augment is not None or self._augment_batch is not None
+        return advice(self._meter, self.factor, self.mode, augments)
+
+    def __repr__(self) -> str:
+        held = ", held by auto" if self.auto else ""
+        known = "R is not known yet" if math.isnan(self.ratio) else f"R = {self.ratio:.3g}"
+        return f"<{type(self).__name__}: factor {self.factor:g}{held}, mode {self.mode!r}, {known}>"
 
     # ------------------------------------------------------------ the loop
 
@@ -204,26 +294,26 @@ class Echo(Flow):
     def _made_by(self, run: EchoPass, found: dict[str, Any] | None) -> Iterator[Any]:
         arriving, clock = iter(run.source), self._clock
         if found is not None:
-            self._refill(run, found, arriving)
+            self._flow.refill(run, found, arriving)
         while True:
             begun, run.waited = clock(), 0.0
             self._look(run)
-            held, examples = self._straight(run, arriving), list[Example]()
+            held, examples = self._flow.straight(run, arriving), list[Example]()
             if not held:
-                examples = self._gather(run, arriving)
+                examples = self._flow.gather(run, arriving)
                 if not examples:
                     break
-                held = [self._made(run, examples)]
-            guarded = run.whole and self._guard == "version" and examples
+                held = [self._flow.made(run, examples)]
+            guarded = run.whole and self._flow.guard == "version" and examples
             batch = held[0] if guarded else None  # keep no other reference, so that the loop can free the batch
             before = versions(batch) if guarded else []
             run.batches += 1
             with _passing:
                 self._renew(run)
-            run.room += -(-(self._size or 1) // _GROWTH_DIVISOR)
+            run.room += -(-(self._flow.size or 1) // _GROWTH_DIVISOR)
             count = sum(one.count for one in examples)
             self.steps += 1
-            self.seen += count
+            self._flow.seen += count
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
             waited, handed = run.waited, clock()
             main = handed - begun - waited
@@ -233,11 +323,11 @@ class Echo(Flow):
             yield held.pop()
             self._meter.handed(clock() - handed, main, waited)
             if before and versions(batch) != before:
-                self._spoiled(run, examples[0])
+                self._flow.spoiled(run, examples[0])
         next(arriving, None)  # lets a loader that has yielded its last batch end its epoch
         run.source.close()
         if not run.fresh:
-            self._say("The loader yielded nothing in this epoch: it may be exhausted.")
+            self._flow.say("The loader yielded nothing in this epoch: it may be exhausted.")
 
     def _begin(self, place: LoopPlace) -> tuple[EchoPass, dict[str, Any] | None]:
         """Return the next pass, and the state from which it continues, if any.
@@ -289,7 +379,7 @@ class Echo(Flow):
             self.epoch = run.number
 
     def _first_room(self, run: EchoPass) -> int:
-        return min(_START_BATCHES, math.ceil(run.factor)) * (self._size or 1)
+        return min(_START_BATCHES, math.ceil(run.factor)) * (self._flow.size or 1)
 
     def _look(self, run: EchoPass) -> None:
         """Apply the requested settings to the next batch of a pass."""
@@ -309,7 +399,7 @@ class Echo(Flow):
 
     def _ask(self, run: EchoPass) -> None:
         """State which copies to make of what is requested from now on."""
-        run.asked.factor = run.factor if self._in_workers(run.mode) else 1.0
+        run.asked.factor = run.factor if self._flow.in_workers(run.mode) else 1.0
         run.asked.intact = run.factor == 1.0 and not run.waits
 
     def _scheduled(self, schedule: Callable[[int], float]) -> None:
@@ -319,7 +409,8 @@ class Echo(Flow):
                 raise TypeError(f"it returned {value!r:.60}")
             self.__dict__["factor"] = value
         except Exception as error:  # a schedule that fails must not affect the loop
-            self._say(f"The schedule of the factor failed at step {self.steps}, and {self.factor:g} stays: {error}")
+            where = f"at step {self.steps}"
+            self._flow.say(f"The schedule of the factor failed {where}, and {self.factor:g} stays: {error}")
 
     def _agree(self, run: EchoPass, now: bool) -> None:
         """Apply the requested settings, on several ranks those of rank 0, on all at once."""

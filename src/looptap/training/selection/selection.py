@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from looptap.streams.control import Control, for_queries
 from looptap.streams.loop.loop_place import place_of_loop
 from looptap.training.module_lock import ModuleLock
-from looptap.training.of_part import of_part
+from looptap.training.of_part import note_of, of_part
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.per_example import criterion_of
 from looptap.training.sampling.permutation_walk import Ints, PermutationWalk
@@ -294,15 +294,7 @@ class Selection:
 
     # ------------------------------------------------------------ what it does
 
-    @property
-    def note(self) -> str:
-        """What is wrong or missing, and why; empty if nothing is."""
-        return self._sampler.note
-
-    @note.setter
-    def note(self, text: str) -> None:
-        self._sampler.note = text
-
+    note = note_of("_sampler")
     epoch = of_part("_passes.epoch", "Epochs that have ended.")
     steps = of_part("table.steps", "Steps that were observed.")
     taken = of_part("_sampler.taken", "Instances that were drawn, in all.")
