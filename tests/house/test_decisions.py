@@ -24,7 +24,7 @@ MAX_DECISIONS = {
 }  # fmt: skip
 """Decisions per 100 lines of code in each folder."""
 
-MAX_COUNTS = {"branching": 101, "tall": 24, "namesakes": 71, "unformatted": 255, "lonely": 5}
+MAX_COUNTS = {"branching": 101, "tall": 23, "namesakes": 71, "unformatted": 255, "lonely": 5}
 """Functions with 15 paths or more; classes on top of three of ours or more; names of public functions that several
 modules define; places where the formatter is off; packages of one module."""
 

@@ -75,7 +75,10 @@ class EchoPass:
 
 
 class Flow(Noted):
-    """Moves the items of passes, and counts them; an `Echo` decides about its settings."""
+    """Moves the items of passes, and counts them.
+
+    `Echo` decides about the settings.
+    """
 
     def __init__(
         self,
@@ -107,9 +110,9 @@ class Flow(Noted):
     # ------------------------------------------------------------ how long an epoch is
 
     def length(self, now: EchoPass | None, mode: str, factor: float, capacity: int) -> float | None:
-        """Return the expected batches of the pass ``now``, or of the next if that is None.
+        """Return the expected batches of the pass ``now``; None: of the next.
 
-        ``mode``, ``factor`` and ``capacity`` are the settings of the coming batches. None if unknown.
+        ``mode``, ``factor`` and ``capacity`` are the settings of the coming batches. Returns None if it is unknown.
         """
         fresh = expected_length(self.loader)
         if fresh is None or now is None:

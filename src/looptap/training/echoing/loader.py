@@ -106,9 +106,18 @@ class Echo:
         self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
         self._meter, self._controller = StageMeter(workers_of(loader)), Auto(bound)
         self._flow = Flow(
-            loader, augment=augment, augment_batch=augment_batch, transfer=transfer, end=end, guard=guard,
-            seed=self._seed, max_bytes=max_bytes, copies=self._copies, meter=self._meter, clock=clock,
-        )  # fmt: skip
+            loader,
+            augment=augment,
+            augment_batch=augment_batch,
+            transfer=transfer,
+            end=end,
+            guard=guard,
+            seed=self._seed,
+            max_bytes=max_bytes,
+            copies=self._copies,
+            meter=self._meter,
+            clock=clock,
+        )
         self.steps = 0
         """Batches handed over, in all epochs."""
         self.epoch = 0
