@@ -18,7 +18,7 @@ MADE_BY_LOOPTAP = {
 FOR_LOOPTAP_ITSELF = {
     "Controls.report", "Controls.find", "Controls.look", "LiveStream.attached", "LiveStream.await_history",
     "LiveStream.read_declared", "LiveStream.receive", "LiveStream.reattach", "LiveStream.end", "LiveStream.reattached",
-    "LiveStream.receive_status", "Outcome.of", "Outcome.of_ranks", "Rule.verdict", "StoredStream.set_errors",
+    "LiveStream.receive_status", "Outcome.of", "Outcome.of_ranks", "Rule.verdict", "StoredStream.read_facts",
     "Stream.publish",
 }  # fmt: skip
 """Methods that the parts of looptap call, and the pages do not mention."""

@@ -127,8 +127,8 @@ def test_a_cell_that_cannot_come_from_a_run_is_a_store_error(changed, statement)
 def test_a_fact_that_no_run_states_changes_nothing_else(changed, statement, capsys):
     path = changed(statement)
     assert len(read(path)[0][0]) == 20_000
-    assert open_run.main(str(path), as_json=False) == 0
-    assert open_run.main(str(path), as_json=True) == 0
+    assert open_run.open_command(str(path), as_json=False) == 0
+    assert open_run.open_command(str(path), as_json=True) == 0
     capsys.readouterr()
 
 
@@ -319,7 +319,7 @@ def test_a_special_file_does_not_keep_others_from_being_listed(good, make, short
     make(short / "odd.looptap")
     (short / "gone.looptap").symlink_to("nowhere")
     assert {path.name for path in kept()} >= {"good.looptap", "odd.looptap"}
-    assert open_run.main(None, as_json=False) == 0
+    assert open_run.open_command(None, as_json=False) == 0
     said = capsys.readouterr().out
     assert "good.looptap" in said
     assert "unusable file" in said
@@ -379,7 +379,7 @@ def test_a_fifo_with_a_reader_is_written_to(good, short):
 
 def test_an_export_without_a_name_never_writes_through_a_link(good, short, capsys):
     (short / "good-loss.csv").symlink_to("elsewhere")
-    assert export.main(str(good), "loss", "csv", None) == 1
+    assert export.export_command(str(good), "loss", "csv", None) == 1
     assert "exists already" in capsys.readouterr().err
     assert not (short / "elsewhere").exists()
 

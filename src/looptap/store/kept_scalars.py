@@ -19,7 +19,7 @@ from looptap.streams.flags import HISTORY
 if TYPE_CHECKING:
     from looptap.streams.stream.buffer import Batch
 
-__all__ = ["SPEED", "HistorySpan", "ScalarInfo", "Scalars", "chosen", "kept_batch", "note_on"]
+__all__ = ["SPEED", "HistorySpan", "ScalarInfo", "Scalars", "kept_batch", "note_on", "table_with"]
 
 SPEED = "events_per_second"
 """The name of the speed of a type of events, which is kept like a number that they carry."""
@@ -43,7 +43,7 @@ class NamedColumns(Protocol):
 T = TypeVar("T", bound=NamedColumns)
 
 
-def chosen(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
+def table_with(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
     """Return the first table with the name or query ``text``, or all of several.
 
     Several have commas between them.

@@ -32,24 +32,24 @@ _NEXT_PAGE = f"""coalesce(
     (SELECT first FROM pages WHERE stream = ?1 AND first <= ?2 + 1 AND {_FROM_PAGE} AND first + count > ?2 + 1),
     (SELECT min(first) FROM pages WHERE stream = ?1 AND first > ?2 + 1), {MAX_ITEM_NUMBER + 1})"""
 """The first item in a page after ?2."""
-_COUNTED = """
-    SELECT 0, count(*), max(number), count(nullif(flags & ?3, 0)) FROM items WHERE stream = ?1 AND number > ?2"""
-_SPANS = """
+_COUNTED = f"""
+    SELECT 0, count(*), max(number), count(nullif(flags & ?3, 0)) FROM items WHERE stream = ?1 AND number > ?2
+    UNION ALL SELECT first, count, first + count - 1, 0 FROM pages WHERE stream = ?1 AND {_FROM_PAGE}"""
+"""Counts new items, in one query, so that none is counted in a row and in a page."""
+_SPANS = f"""
     SELECT min(number), max(number) FROM (SELECT number, number - row_number() OVER (ORDER BY number) AS span
-    FROM items WHERE stream = ?1 AND number > ?2 AND number <= ?3) GROUP BY span"""
-"""The first and the last number of each stretch of items in rows."""
+    FROM items WHERE stream = ?1 AND number > ?2 AND number <= ?3) GROUP BY span
+    UNION ALL SELECT first, first + count - 1 FROM pages WHERE stream = ?1 AND {_FROM_PAGE}"""
+"""The first and the last number of each stretch of items in rows, and of each page."""
 
 
 class PagedBuffer(StreamBuffer):
-    """All items of one stored stream; a position is the number of the item before it.
+    """All items of one stored stream; a position is the number of the item before it."""
 
-    ``paged`` is false for a file of a version without pages of columns.
-    """
-
-    def __init__(self, select: Select, stream: int, first: int = 1, *, paged: bool = True) -> None:
+    def __init__(self, select: Select, stream: int, first: int = 1) -> None:
         super().__init__(1, 1)
         self.end = first - 1
-        self._select, self._stream, self._paged = select, stream, paged
+        self._select, self._stream = select, stream
         self._position, self._used = 0, 0
         self._read_ahead: list[Batch] = []
         """What was read after a position, with the number of items used of the first batch."""
@@ -60,10 +60,7 @@ class PagedBuffer(StreamBuffer):
     def look(self) -> tuple[int, int, list[tuple[int, int]]]:
         """Find new items; return how many, how many errors, and (after, missing) gaps."""
         before = self.end
-        sql = _COUNTED
-        if self._paged:  # in one query, so that none is counted in a row and in a page
-            sql += f" UNION ALL SELECT first, count, first + count - 1, 0 FROM pages WHERE stream = ?1 AND {_FROM_PAGE}"
-        found = self._select(sql, (self._stream, before, ERROR))
+        found = self._select(_COUNTED, (self._stream, before, ERROR))
         for number in chain.from_iterable((first, last) for first, _, last, _ in found):
             if not isinstance(number, int | None) or (number or 0) > MAX_ITEM_NUMBER:
                 raise StoreError(f"A stored value has the number {number!r:.40}: the file is damaged.")
@@ -80,11 +77,8 @@ class PagedBuffer(StreamBuffer):
 
     def _gaps(self, before: int) -> list[tuple[int, int]]:
         """Return the gaps (after, missing) above an item."""
-        sql = _SPANS
-        if self._paged:
-            sql += f" UNION ALL SELECT first, first + count - 1 FROM pages WHERE stream = ?1 AND {_FROM_PAGE}"
         gaps = []
-        for first, last in sorted(self._select(sql, (self._stream, before, self.end))):
+        for first, last in sorted(self._select(_SPANS, (self._stream, before, self.end))):
             if first > before + 1:
                 gaps.append((before, first - before - 1))
             before = max(before, last)
@@ -127,12 +121,10 @@ class PagedBuffer(StreamBuffer):
     def newest(self) -> Any:
         """Return the newest value; None if there is none."""
         rows = self._select(f"{_COLUMNS} AND flags & ?2 = 0 ORDER BY number DESC LIMIT 1", (self._stream, ERROR))
-        found = self._converted(_batch_of(rows)) if rows else None
-        if self._paged and (pages := self._select(f"{_PAGES} ORDER BY first DESC LIMIT 1", (self._stream,))):
-            page = items_of(pages[0])
-            if found is None or page.first + len(page.values) > found.first:
-                found = self._converted(page)
-        return None if found is None else found.values[-1]
+        pages = self._select(f"{_PAGES} ORDER BY first DESC LIMIT 1", (self._stream,))
+        found = [*(_batch_of([row]) for row in rows), *map(items_of, pages)]
+        newest = max(found, key=lambda batch: batch.first + len(batch.values), default=None)
+        return None if newest is None else self._converted(newest).values[-1]
 
     def errors(self, most: int = -1) -> list[Record]:
         """Return the items that are errors, or the first ``most`` of them."""
@@ -152,14 +144,13 @@ class PagedBuffer(StreamBuffer):
 
     def _fetch(self, position: int, limit: int, pages: int) -> list[Batch]:
         """Return the next items: up to ``limit`` in rows, else in up to so many pages."""
-        rows_end = f" AND number < {_NEXT_PAGE}" if self._paged else ""
         rows = self._select(
-            f"{_COLUMNS} AND number > ?2 AND number <= ?3{rows_end} ORDER BY number LIMIT ?4",
+            f"{_COLUMNS} AND number > ?2 AND number <= ?3 AND number < {_NEXT_PAGE} ORDER BY number LIMIT ?4",
             (self._stream, position, self.end, limit),
         )
         if rows:
             return _batches(rows)
-        if not self._paged or position >= self.end:
+        if position >= self.end:
             return []
         found: list[Batch] = []
         within = f"first >= {_NEXT_PAGE} AND first <= ?3 ORDER BY first LIMIT ?4"

@@ -9,9 +9,9 @@ from pathlib import Path
 from looptap.protocol.files.regular_files import open_regular
 from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_run import imported, is_event_file
-from looptap.store.layout import schema
 from looptap.store.layout.database import Database, connect
 from looptap.store.layout.run_path import kept, stored_path
+from looptap.store.layout.schema import check_schema
 from looptap.store.run import StoredRun
 
 _MAGIC = b"SQLite format 3\0"
@@ -31,7 +31,7 @@ def open(path: str | os.PathLike[str]) -> StoredRun:
     _check_begin(place)
     database = connect(place)
     try:
-        schema.check(database.select, place)
+        check_schema(database.select, place)
         return StoredRun(database, place)
     except BaseException:
         database.close()

@@ -6,10 +6,11 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,13 +21,13 @@ from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
-from looptap.store.kept_scalars import Scalars
+from looptap.store.kept_scalars import Scalars, table_with
 from looptap.store.layout.columns import fact_of
 from looptap.store.layout.database import Database, connect, logs_ahead
 from looptap.store.layout.schema import MAX_WALL_SECONDS
 from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
-from looptap.store.stored_scalars import StoredScalars, stored_scalars, tables_of
+from looptap.store.stored_scalars import StoredScalars, tables_of
 from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.stream.state_and_cost import ENDED, LIVE
 from looptap.streams.text import did_you_mean
@@ -41,6 +42,7 @@ LIVENESS_CHECK_AFTER_SECONDS = 2.0
 """Seconds without new values before checking that the writing process is alive."""
 
 _ProcessRow = tuple[str, str, str, str, int, str]
+S = TypeVar("S", StoredStream, StoredCommands, StoredScalars)
 _TIME = struct.Struct("<d")  # of the newest item of a page or of scalars
 
 
@@ -58,14 +60,10 @@ class StoredRun:
         self._database: Database | None = database
         self._end_database = weakref.finalize(self, database.close)
         self._lock = threading.RLock()
-        self._streams: dict[int, StoredStream] = {}
-        self._commands: StoredCommands | None = None
-        self._histories: dict[tuple[str, str | None], StoredScalars] = {}
+        self._opened: dict[object, Any] = {}
+        """The streams that were asked for: by id, the commands by their name, scalars by their names and event."""
         self._data_version: object = None
-        self._first_column = self._column("streams", "first", "1")
-        self._asked_column = self._column("commands", "asked", "NULL")
-        self._has_scalars = self._column("scalars", "event", "") != ""
-        self._paged = self._column("pages", "first", "") != ""
+        database.complete()
         self._last_change = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """Facts about the run: id, name, host, pid, started, ended, commit, versions, ..."""
@@ -137,15 +135,16 @@ class StoredRun:
             "SELECT (SELECT wall FROM items WHERE stream = streams.id ORDER BY number DESC LIMIT 1) FROM streams "
             "UNION ALL SELECT max(wall) FROM commands"
         )
-        tables = ["SELECT clock, substr(times, -8) FROM scalars"] * self._has_scalars + [
+        tables = self._select(
+            "SELECT clock, substr(times, -8) FROM scalars UNION ALL "
             "SELECT clock, substr(times, -8) FROM pages WHERE (stream, first) IN "
             "(SELECT stream, max(first) FROM pages GROUP BY stream)"
-        ] * self._paged  # fmt: skip
-        for clock, time_ in self._select(" UNION ALL ".join(tables)) if tables else ():
+        )
+        for clock, time_ in tables:
             if isinstance(clock, int | float) and isinstance(time_, bytes) and len(time_) == _TIME.size:
                 walls.append((clock + _TIME.unpack(time_)[0],))
-        found = [wall for (wall,) in walls if isinstance(wall, int | float) and 0 < wall < MAX_WALL_SECONDS]
-        return max(found) if found else self._written()
+        found = (wall for (wall,) in walls if isinstance(wall, int | float) and 0 < wall < MAX_WALL_SECONDS)
+        return max(found, default=None) or self._written()
 
     def _time(self, name: str) -> float | None:
         found = self.metadata.get(name)
@@ -153,12 +152,12 @@ class StoredRun:
 
     def events(self) -> dict[str, int]:
         """Return the highest number of an event of each type in the file."""
-        tables = {"items": "number", "pages": "first"} if self._paged else {"items": "number"}
-        newest = [
+        of_streams = (
             f"SELECT event, (SELECT {table}.event FROM {table} WHERE stream = streams.id ORDER BY {key} DESC LIMIT 1) "
-            "FROM streams" for table, key in tables.items()
-        ]  # fmt: skip
-        rows = self._select(" UNION ALL ".join([*newest, "SELECT event, number FROM commands"]))
+            "FROM streams"
+            for table, key in (("items", "number"), ("pages", "first"))
+        )
+        rows = self._select(" UNION ALL ".join([*of_streams, "SELECT event, number FROM commands"]))
         rewound = self.metadata.get("rewound")
         spans = rewound.items() if isinstance(rewound, dict) else ()
         again = [(name, span[-1]) for name, span in spans if isinstance(span, list | tuple) and span]
@@ -172,21 +171,28 @@ class StoredRun:
     def streams(self) -> list[StoredStream]:
         """The stored streams."""
         rows = self._select(
-            f'SELECT id, name, query, event, "window", fields, unit, {self._first_column} FROM streams '
-            "ORDER BY id LIMIT ?",
+            'SELECT id, name, query, event, "window", fields, unit, first FROM streams ORDER BY id LIMIT ?',
             (MAX_STREAMS + 1,),
         )
         if len(rows) > MAX_STREAMS:
             raise StoreError(f"{self.path} has more than {MAX_STREAMS:,} streams: looptap did not make it.")
+        return [self._open(row[0], partial(self._stored, row)) for row in rows]
+
+    def _stored(self, row: tuple[Any, ...]) -> StoredStream:
+        return StoredStream(declared_of(row), self._select)
+
+    def _open(self, key: object, make: Callable[[], S]) -> S:
+        """Return the stream of a key, made when it is first asked for."""
         with self._lock:
-            for row in rows:
-                if row[0] not in self._streams:
-                    self._streams[row[0]] = stream = StoredStream(declared_of(row), self._select, paged=self._paged)
-                    stream.run = self
-                    self._pass_on_errors(stream)
-                    if self.state != LIVE:
-                        stream.feed.finish(ENDED, self.reason)
-            return [self._streams[row[0]] for row in rows]
+            if key not in self._opened:
+                stream = make()
+                stream.run = self
+                stream.read_facts(self.metadata)
+                if self.state != LIVE:
+                    stream.feed.finish(ENDED, self.reason)
+                self._opened[key] = stream
+            found: S = self._opened[key]
+            return found
 
     @property
     def scalars(self) -> Scalars:
@@ -195,7 +201,7 @@ class StoredRun:
         `stream` reads them if no kept stream has that name, and `history` reads those of one event type. They are
         written at least every 30 s and at the end, so a killed process loses at most its last 30 s.
         """
-        tables = tables_of(self._select, self._rank) if self._has_scalars else []
+        tables = tables_of(self._select, self._rank)
         left_out = self.metadata.get("scalars_left_out")
         infos = [one for table in tables for one in table.infos()]
         return Scalars.of(ScalarReport(scalars=tuple(infos), left_out=left_out if isinstance(left_out, int) else 0))
@@ -203,7 +209,7 @@ class StoredRun:
     @property
     def scalar_names(self) -> list[str]:
         """The names in `scalars`, each once, without reading their values."""
-        tables = tables_of(self._select, self._rank) if self._has_scalars else []
+        tables = tables_of(self._select, self._rank)
         return list(dict.fromkeys(name for table in tables for name in table.columns))
 
     def history(self, text: str, on: str | None = None) -> StoredScalars | None:
@@ -213,16 +219,11 @@ class StoredRun:
             text: The name or names.
             on: The type of events; by default the first that has them.
         """
-        with self._lock:
-            if (text, on) not in self._histories and self._has_scalars:
-                found = stored_scalars(self._select, self._rank, text, on)
-                if found is None:
-                    return None
-                found.run = self
-                if self.state != LIVE:
-                    found.feed.finish(ENDED, self.reason)
-                self._histories[text, on] = found
-            return self._histories.get((text, on))
+        key = text, on
+        found = None if key in self._opened else table_with(text, tables_of(self._select, self._rank, on))
+        if found is None:
+            return self._opened.get(key)
+        return self._open(key, partial(StoredScalars, self._select, *found, self._rank))
 
     @property
     def _rank(self) -> int:
@@ -239,13 +240,7 @@ class StoredRun:
         """
         streams = self.streams
         if name == COMMANDS:
-            with self._lock:
-                if self._commands is None:
-                    self._commands = StoredCommands(self._select)
-                    self._commands.run = self
-                    if self.state != LIVE:
-                        self._commands.feed.finish(ENDED, self.reason)
-                return self._commands
+            return self._open(COMMANDS, partial(StoredCommands, self._select))
         for stream in reversed(streams):
             if name in (stream.name, stream.text):
                 return stream
@@ -269,18 +264,6 @@ class StoredRun:
             f"one as {log.name}."
         )
 
-    def _pass_on_errors(self, stream: StoredStream) -> None:
-        """Set a stream's errors and withheld events from the facts of the run."""
-        errors, withheld = self.metadata.get("errors"), self.metadata.get("withheld")
-        if isinstance(errors, dict):
-            stream.set_errors(errors.get(str(stream.id)))
-        if isinstance(withheld, dict) and isinstance(count := withheld.get(str(stream.id)), int):
-            stream.withheld = max(0, count)
-
-    def _opened_streams(self) -> list[StoredStream | StoredCommands | StoredScalars]:
-        """Return the streams that have been requested."""
-        return [*self._streams.values(), *filter(None, [self._commands]), *self._histories.values()]
-
     @property
     def commands(self) -> RecordedCommands:
         """The commands of clients, in order, with their outcomes.
@@ -289,8 +272,8 @@ class StoredRun:
         accepts the file of a stored run, too.
         """
         rows = self._select(
-            f"SELECT id, time, wall, event, number, client, what, old, new, outcome, {self._asked_column} "
-            "FROM commands ORDER BY wall, time"
+            "SELECT id, time, wall, event, number, client, what, old, new, outcome, asked FROM commands "
+            "ORDER BY wall, time"
         )
         commands = RecordedCommands(command_of(row) for row in rows)
         commands.run = self.id
@@ -302,10 +285,6 @@ class StoredRun:
         return f"<StoredRun {self.name!r} ({self.id}): {state}; {count:,} stream{'s' * (count != 1)}; {self.path}>"
 
     # ------------------------------------------------------------ reading
-
-    def _column(self, table: str, name: str, other: str) -> str:
-        """Return the column ``name``, or ``other`` in an older file that lacks it."""
-        return name if self._select("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)) else other
 
     def _select(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -321,11 +300,10 @@ class StoredRun:
                 return False
             self._data_version, self._last_change = seen, time.monotonic()
             self.metadata = {str(key): fact_of(value) for key, value in self._select("SELECT key, value FROM run")}
-            streams = self._opened_streams()
+            streams = [*self._opened.values()]
         for stream in streams:
             stream.look()
-            if isinstance(stream, StoredStream):
-                self._pass_on_errors(stream)
+            stream.read_facts(self.metadata)
         if self.ended is not None:
             self._finish(str(self.metadata.get("farewell", RUN_ENDED)))
         return True
@@ -336,6 +314,7 @@ class StoredRun:
             if self._database is None or not self._database.is_replaced():
                 return False
             again = connect(self.path)
+            again.complete()
             self._end_database()
             self._database, self._end_database = again, weakref.finalize(self, again.close)
             self._data_version = None
@@ -345,24 +324,27 @@ class StoredRun:
         """Mark the run as ended if its process is gone."""
         if self._open_again():
             return
-        try:
-            process = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow)))
-            program = str(self.metadata.get("program", ""))
-            end = msgspec.structs.replace(process, program=program).end()
-        except (KeyError, TypeError, ValueError):
-            end = None
-        writing = None if end is None else not end
-        if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and not its process
-            writing = self.metadata.get("id") not in {run.id for run in ended(Path(str(folder)))}
-        if writing is False and not self.look():
-            how = end if end == REPLACED else "was killed, or ended"
+        how = self._end_of_writer()
+        if how and not self.look():
             self._finish(f"its process {how} without closing the file. {self.lacks}".removesuffix(". "))
             return
         age = time.time() - (self._written() or 0)
-        if self.lacks and (writing is None or age > LIVENESS_CHECK_AFTER_SECONDS):  # a writer has a log soon
+        if self.lacks and (how is None or age > LIVENESS_CHECK_AFTER_SECONDS):  # a writer has a log soon
             self._finish(f"it is not complete. {self.lacks}")
-        elif writing is None and age > REMOTE_DEAD_AFTER_SECONDS and not self.look():
+        elif how is None and age > REMOTE_DEAD_AFTER_SECONDS and not self.look():
             self._finish("nothing was written for an hour, and its process is not of this machine")
+
+    def _end_of_writer(self) -> str | None:
+        """Return how the writing process ended, empty while it writes; None if unknown."""
+        try:
+            process = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow)))
+        except (KeyError, TypeError, ValueError):
+            return None
+        end = msgspec.structs.replace(process, program=str(self.metadata.get("program", ""))).end()
+        announced = self.metadata.get("announced")
+        if end == "" and announced:  # an exec ends a run, and not its process
+            end = "ended" * (self.metadata.get("id") in {run.id for run in ended(Path(str(announced)))})
+        return "was killed, or ended" if end and end != REPLACED else end
 
     def _written(self) -> float | None:
         """Return when the file or its log was last written."""
@@ -381,7 +363,7 @@ class StoredRun:
             if self.state != LIVE:
                 return
             self.state, self.reason = ENDED, reason
-            streams = self._opened_streams()
+            streams = [*self._opened.values()]
         for stream in streams:
             stream.feed.finish(ENDED, reason)
 

@@ -17,12 +17,13 @@ from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import KeptScalars, ScalarInfo
 from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
-from looptap.store.kept_scalars import HistorySpan, chosen, fields_of, kept_batch, note_on
+from looptap.store.kept_scalars import HistorySpan, fields_of, kept_batch, note_on
 from looptap.store.layout.scalar_columns import ScalarName, ScalarRow, little_endian
 from looptap.store.paged_buffer import Select
-from looptap.store.stream import Kept
+from looptap.store.stream import StoredContents
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.state_and_cost import LIVE
+from looptap.streams.stream.stream import Stream
 
 MAX_TABLES = 1000
 """Types of events whose scalars are read from a file."""
@@ -98,14 +99,12 @@ class StoredTable:
                 )  # fmt: skip
 
 
-class StoredScalars(Kept):
+class StoredScalars(StoredContents, Stream):
     """The kept values of one name, or of several as rows; grows with the run."""
 
     def __init__(self, select: Select, table: StoredTable, names: Sequence[str], rank: int) -> None:
         rows = table.rows(names)
         super().__init__(", ".join(names), text=rows.query, on=table.on, fields=rows.fields)
-        self.run: Any = None
-        """The stored run that it is of."""
         self.history: HistorySpan | None = None
         """The items that come from the history, and the seconds between two: all of them."""
         self._select, self._names, self._rank, self._last = select, names, rank, -1
@@ -137,9 +136,3 @@ def tables_of(select: Select, rank: int, on: str | None = None) -> list[StoredTa
     )
     found = [StoredTable(row, rank) for row in rows]
     return sorted(found, key=lambda table: (table.on != _DEFAULT_EVENT, -table.count))
-
-
-def stored_scalars(select: Select, rank: int, text: str, on: str | None = None) -> StoredScalars | None:
-    """Return the stream of the names in ``text``; None if some have no history."""
-    found = chosen(text, tables_of(select, rank, on))
-    return None if found is None else StoredScalars(select, *found, rank)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 
@@ -36,11 +36,14 @@ class Declared(NamedTuple):
     first: int
 
 
-class Kept(Stream):
-    """A stored stream, which can be exported."""
+class StoredContents:
+    """The part of a stored stream that exports it, and that its run tells facts."""
 
     run: Any = None
     """The stored run that it is of."""
+
+    def read_facts(self, facts: Mapping[str, Any]) -> None:
+        """Read what the facts of the run say of it."""
 
     def to_csv(self, path: str | Path | IO[bytes]) -> int:
         """Write the values as CSV with numbers, times and fields; return the count.
@@ -48,7 +51,7 @@ class Kept(Stream):
         Args:
             path: The file, or an open one, which is then closed.
         """
-        return csv_parquet.to_csv(self, Path(path) if isinstance(path, str) else path)
+        return csv_parquet.to_csv(cast(Stream, self), Path(path) if isinstance(path, str) else path)
 
     def to_parquet(self, path: str | Path) -> int:
         """Write a Parquet file; return the count. Raises StoreError without pyarrow.
@@ -56,7 +59,7 @@ class Kept(Stream):
         Args:
             path: The file.
         """
-        return csv_parquet.to_parquet(self, Path(path))
+        return csv_parquet.to_parquet(cast(Stream, self), Path(path))
 
     def to_tensorboard(self, directory: str | Path) -> int:
         """Write the numbers as a TensorBoard event file; return the number of points.
@@ -68,7 +71,7 @@ class Kept(Stream):
 
         Raises StoreError if there are no numbers.
         """
-        return csv_parquet.to_tensorboard([self], Path(directory))
+        return csv_parquet.to_tensorboard([cast(Stream, self)], Path(directory))
 
 
 class StoredFeed(Feed):
@@ -103,16 +106,16 @@ class StoredFeed(Feed):
 
 
 @facade
-class StoredStream(Kept):
+class StoredStream(StoredContents, Stream):
     """A stored stream, which reads its values from the file as needed.
 
     While the run is alive the stream grows, and is iterated, waited for and queried like a live one. Nothing is
     dropped, so `values` of a long run are many; iterate, or use `records_after` and `query`.
     """
 
-    def __init__(self, declared: Declared, select: Select, *, paged: bool = True) -> None:
+    def __init__(self, declared: Declared, select: Select) -> None:
         fields = None if declared.fields is None else _fields(declared)
-        self.feed: StoredFeed = StoredFeed(PagedBuffer(select, declared.id, declared.first, paged=paged), fields)
+        self.feed: StoredFeed = StoredFeed(PagedBuffer(select, declared.id, declared.first), fields)
         super().__init__(declared.name, text=declared.query, on=declared.event, feed=self.feed)
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
         self._reported_errors = 0
@@ -127,20 +130,26 @@ class StoredStream(Kept):
         """Number of failed evaluations: error items, and events without a value."""
         return max(self.feed.errors, self._reported_errors)
 
-    def set_errors(self, errors: object) -> None:
-        """Record the query's errors: how many, the first, and why they ended it."""
-        match errors:
-            case (int(count), str(text), str(reason)):
+    def read_facts(self, facts: Mapping[str, Any]) -> None:
+        """Read the query's errors, and the events that its budget withheld."""
+        match self._fact(facts, "errors"):
+            case (int(count), str(text), str(reason)):  # how many, the first, and why they ended it
                 self._reported_errors = count
                 self.feed.traceback = self.feed.traceback or text
                 self.notes[:] = [reason] if reason else []
+        if isinstance(withheld := self._fact(facts, "withheld"), int):
+            self.withheld = max(0, withheld)
+
+    def _fact(self, facts: Mapping[str, Any], name: str) -> object:
+        by_stream = facts.get(name)
+        return by_stream.get(str(self.id)) if isinstance(by_stream, dict) else None
 
     def __len__(self) -> int:
         with self.feed.changed:
             return self.feed.pages.count - self.feed.pages.failed
 
 
-class StoredCommands(Kept):
+class StoredCommands(StoredContents, Stream):
     """The commands of clients as a stream of rows, in the order they were stored."""
 
     def __init__(self, select: Select) -> None:

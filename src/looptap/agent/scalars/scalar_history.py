@@ -23,7 +23,7 @@ from looptap.agent.loop.plain_numbers import MAIN, query_of
 from looptap.agent.scalars.scalar_table import ScalarColumn, ScalarTable
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
-from looptap.store.kept_scalars import SPEED, chosen, fields_of
+from looptap.store.kept_scalars import SPEED, fields_of, table_with
 from looptap.streams.values.device_transfer import DeviceCopy
 
 MIN_LOOK_INTERVAL_SECONDS = 0.25
@@ -188,7 +188,7 @@ class ScalarHistory:
         self.collect()
         others = [] if fixed else sorted(self._tables.values(), key=lambda table: -len(table.events))
         tables = [table for table in (self._tables.get(on), *others) if table is not None]
-        found = chosen(text, tables)
+        found = table_with(text, tables)
         return None if found is None else self._rows(*found, before)
 
     def _rows(self, table: ScalarTable, names: Sequence[str], before: int | None) -> KeptScalars:

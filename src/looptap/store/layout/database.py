@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from looptap.protocol.files.regular_files import is_regular
 from looptap.store.errors import StoreError
+from looptap.store.layout.schema import completions
 
 MAX_STEPS_PER_BYTE = 20
 """Steps of SQLite's machine per byte of a file: an item has at least 20 bytes and takes about 30 steps."""
@@ -67,6 +68,12 @@ class Database:
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:  # of an SQL text that no longer is one
             why = "it leads in circles" if self._steps.left < 0 else str(error)
             raise StoreError(f"{self.path} is damaged or cannot be read: {why}.") from None
+
+    def complete(self) -> None:
+        """Complete a file of an older version, in memory; call it once the file is checked."""
+        for sql in ("PRAGMA query_only = OFF", "PRAGMA temp_store = MEMORY", *completions(self.select)):
+            self.select(sql)
+        self.select(f"PRAGMA query_only = {not self._trusted}")
 
     def is_replaced(self) -> bool:
         """Return True if another file is at the path now."""

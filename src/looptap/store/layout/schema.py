@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,8 +22,12 @@ SCHEMA_VERSION = 2
 Select: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
 """Runs one SQL query over a file."""
 
-_LATER = {("streams", "first"), ("commands", "asked")}  # columns missing from files of version 1
-_LATER_TABLES = {"scalars", "pages"}  # and tables
+_LATER_TABLES = ("scalars", "pages")
+_LATER_COLUMNS = {
+    ("streams", "first"): "SELECT *, 1 AS first FROM main.streams",
+    ("commands", "asked"): "SELECT rowid, *, NULL AS asked FROM main.commands",
+}
+"""Tables and columns that a file of version 1 may lack, and for columns what the table is read as then."""
 
 TABLES = f"""
 CREATE TABLE run (
@@ -104,7 +108,21 @@ def create(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
 
 
-def check(select: Select, path: Path | str) -> None:
+def completions(select: Select) -> list[str]:
+    """Return SQL that puts beside an older file what it lacks, so that all are read alike."""
+    found = {name: {column for _, column, *_ in select(f"PRAGMA main.table_info({name})")} for name in _columns()}
+    tables = [
+        f"CREATE TEMP TABLE {name} ({', '.join(_columns()[name])})" for name in _LATER_TABLES if not found[name]
+    ]
+    views = [
+        f"CREATE TEMP VIEW {table} AS {sql}"
+        for (table, column), sql in _LATER_COLUMNS.items()
+        if column not in found[table]
+    ]
+    return tables + views
+
+
+def check_schema(select: Select, path: Path | str) -> None:
     """Raise StoreError unless ``select`` reads a stored run of a supported version."""
     ((application,),) = select("PRAGMA application_id")
     ((version,),) = select("PRAGMA user_version")
@@ -117,30 +135,35 @@ def check(select: Select, path: Path | str) -> None:
         )
     if version < 1:
         raise StoreError(f"{path} has the version {version} of a stored run, which never existed: it is damaged.")
-    _check_tables(select, path, version)
-
-
-def _check_tables(select: Select, path: Path | str, version: int) -> None:
-    """Raise StoreError unless all tables are plain: a view could compute forever."""
     rows = select("SELECT type, name, rootpage FROM sqlite_schema WHERE type <> 'index'")
     made = {str(name).lower(): (kind, page) for kind, name, page in rows}
-    for name, (kind, page) in made.items():
-        if kind == "trigger" or (kind == "table" and not page):
-            what = "a trigger" if kind == "trigger" else "a virtual table"
-            raise StoreError(f"{path} has {what}, {name!r:.60}, and no run that looptap has stored has one.")
+    _refuse_programs(made, path)
     for name, columns in _columns().items():
-        if name not in made and name in _LATER_TABLES and version == 1:
-            continue
-        if name not in made:
+        if name in made:
+            later = [column for table, column in _LATER_COLUMNS if table == name and version == 1]
+            _check_table(select, name, made[name][0], set(columns).difference(later), path)
+        elif name not in _LATER_TABLES or version > 1:
             raise StoreError(f"{path} is damaged: no such table: {name}.")
-        if made[name][0] != "table":
-            raise StoreError(f"{path} has a {made[name][0]} in place of the table {name}: looptap did not make it.")
-        found = {column: hidden for _, column, *_, hidden in select(f"PRAGMA table_xinfo({name})")}
-        missing = [one for one in columns if one not in found and (version > 1 or (name, one) not in _LATER)]
-        computed = [one for one, hidden in found.items() if hidden]
-        if missing or computed:
-            what = f"lacks the column {missing[0]}" if missing else f"computes the column {computed[0]!r:.60}"
-            raise StoreError(f"{path} is damaged: its table {name} {what}.")
+
+
+def _refuse_programs(made: Mapping[str, tuple[str, int]], path: Path | str) -> None:
+    """Raise StoreError for triggers and virtual tables, which run code."""
+    for name, (kind, page) in made.items():
+        what = {"trigger": "a trigger", "table": "" if page else "a virtual table"}.get(kind)
+        if what:
+            raise StoreError(f"{path} has {what}, {name!r:.60}, and no run that looptap has stored has one.")
+
+
+def _check_table(select: Select, name: str, kind: str, columns: Iterable[str], path: Path | str) -> None:
+    """Raise StoreError unless a table is a plain one: a view could compute forever."""
+    if kind != "table":
+        raise StoreError(f"{path} has a {kind} in place of the table {name}: looptap did not make it.")
+    found = {column: hidden for _, column, *_, hidden in select(f"PRAGMA main.table_xinfo({name})")}
+    if missing := sorted(set(columns).difference(found)):
+        raise StoreError(f"{path} is damaged: its table {name} lacks the column {missing[0]}.")
+    for column, hidden in found.items():
+        if hidden:
+            raise StoreError(f"{path} is damaged: its table {name} computes the column {column!r:.60}.")
 
 
 @cache

@@ -33,7 +33,7 @@ from looptap.protocol.process.own_descriptors import (
 from looptap.store.errors import StoreError
 from looptap.store.layout.database import address
 from looptap.store.layout.run_path import GONE, absolute, is_local
-from looptap.store.layout.schema import check, create
+from looptap.store.layout.schema import check_schema, create
 
 BUSY_TIMEOUT_SECONDS = 5.0
 """Seconds to wait for a reader that locks the file; only without a write-ahead log."""
@@ -290,7 +290,7 @@ class WrittenFile:
         journal, synchronous, logs = _AHEAD if self._local else _BEHIND
         connection.execute(f"PRAGMA journal_mode = {journal}")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
-        check(lambda sql: connection.execute(sql).fetchall(), self.path)
+        check_schema(lambda sql: connection.execute(sql).fetchall(), self.path)
         self._log_paths = [f"{self.path}{suffix}" for suffix in logs]
 
     def _connected(self, options: str) -> OwnConnection:
