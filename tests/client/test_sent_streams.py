@@ -18,7 +18,7 @@ from waiting import soon
 import looptap
 from looptap.client.sinks.sending import Sending
 from looptap.client.sinks.shared_sink import SharedSink
-from looptap.store.exchange.tensorboard_events import read
+from looptap.store.exchange.tensorboard_events import read_points
 from looptap.testing import pair
 
 
@@ -27,7 +27,7 @@ def points(folder):
     found = []
     for file in sorted(folder.glob("events*")):
         with file.open("rb") as opened:
-            found += [(one.tag, one.step, one.value) for one in read(opened)]
+            found += [(one.tag, one.step, one.value) for one in read_points(opened)]
     return found
 
 

@@ -15,7 +15,7 @@ from looptap.client.sinks.metric_sinks import OpenTelemetrySink, PrometheusSink
 from looptap.client.sinks.opening import open_sink
 from looptap.client.sinks.sink import Origin, numbers_of
 from looptap.client.sinks.tracker_sinks import TensorboardSink
-from looptap.store.exchange.tensorboard_events import read
+from looptap.store.exchange.tensorboard_events import read_points
 from looptap.testing import pair
 
 HERE = Origin("digits", "digits-1", "node7", 0, "step, loss")
@@ -90,7 +90,7 @@ def test_tensorboard_gets_a_folder_for_each_run(tmp_path):
     sink.close()
     (file,) = (tmp_path / "digits-1").iterdir()
     with file.open("rb") as opened:
-        points = [(one.tag, one.step, one.value) for one in read(opened)]
+        points = [(one.tag, one.step, one.value) for one in read_points(opened)]
     assert points == [("loss", 0, 1.0), ("loss", 1, 0.5)]
     assert (tmp_path / "digits-2").is_dir()
 
@@ -172,4 +172,4 @@ def test_a_fleet_is_exported_from_the_command_line(tmp_path, monkeypatch):
     assert len(files) == 2
     for file in files:
         with file.open("rb") as opened:
-            assert [(one.step, one.value) for one in read(opened)] == [(step, step / 2) for step in range(5)]
+            assert [(one.step, one.value) for one in read_points(opened)] == [(step, step / 2) for step in range(5)]

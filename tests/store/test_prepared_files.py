@@ -493,7 +493,7 @@ def test_an_event_file_of_many_points_is_read_to_its_end(tmp_path):
     """They are in a table of looptap's own, so no bound of SQLite's steps applies."""
     points = [tensorboard_events.ScalarPoint("loss", step, 1e9, step / 2) for step in range(10_000)]
     with (tmp_path / "events.out.tfevents.1").open("wb") as file:
-        tensorboard_events.write(file, 1e9, points)
+        tensorboard_events.write_points(file, 1e9, points)
     with looptap.open(tmp_path) as run:
         assert run.stream("loss").values == [point.value for point in points]
 

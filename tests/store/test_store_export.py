@@ -164,15 +164,15 @@ def test_a_directory_that_tensorboard_wrote_opens_as_a_stored_run(tmp_path):
 def events():
     file = io.BytesIO()
     points = [tensorboard_events.ScalarPoint("loss", step, 1e9, step / 2) for step in range(5)]
-    tensorboard_events.write(file, 1e9, points)
+    tensorboard_events.write_points(file, 1e9, points)
     return file.getvalue(), points
 
 
 def test_a_written_file_reads_back_and_a_truncated_one_up_to_the_cut(events):
     data, points = events
-    assert list(tensorboard_events.read(io.BytesIO(data))) == points
+    assert list(tensorboard_events.read_points(io.BytesIO(data))) == points
     for size in range(len(data)):
-        read = list(tensorboard_events.read(io.BytesIO(data[:size])))
+        read = list(tensorboard_events.read_points(io.BytesIO(data[:size])))
         assert read == points[: len(read)]
 
 
@@ -182,7 +182,7 @@ def test_every_changed_byte_of_an_event_file_is_noticed(events, tmp_path):
         hurt = bytearray(data)
         hurt[place] ^= 0x55
         with pytest.raises(tensorboard_events.Damaged):
-            list(tensorboard_events.read(io.BytesIO(bytes(hurt))))
+            list(tensorboard_events.read_points(io.BytesIO(bytes(hurt))))
     (tmp_path / "events.out.tfevents.1").write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(looptap.StoreError, match="damaged"):
         looptap.open(tmp_path)

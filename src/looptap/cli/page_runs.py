@@ -83,7 +83,7 @@ class PageRuns:
 
 def _listed() -> list[RunListing]:
     with suppress(NoDirectory):
-        return one_role_each([one for one in runs() if not one.problem])
+        return one_role_each(runs())
     return []
 
 

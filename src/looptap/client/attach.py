@@ -330,7 +330,7 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
     """Return the next run of the same name and rank as ``run``, or None."""
     later = [
         other
-        for job in one_role_each([other for other in runs(directory) if not other.problem])
+        for job in one_role_each(runs(directory))
         for other in listings_by_rank(job).values()
         if (other.name, other.rank) == (run.name, run.rank) and other.started > run.started and other.alive is not False
     ]

@@ -392,10 +392,32 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 
 FromClient: TypeAlias = (
-    Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | GetStats | GetStacks | GetControls
-    | GetCommands | GetConfig | GetShares | GetScalars | GetModules | GetClock | GetStreams | Read | DeclareStream
-    | CreateShare | Revoke | Got | Beat | Leave
-)  # fmt: skip
+    Hello
+    | Attach
+    | Detach
+    | CloseWindow
+    | Grant
+    | Call
+    | Command
+    | Agree
+    | GetStats
+    | GetStacks
+    | GetControls
+    | GetCommands
+    | GetConfig
+    | GetShares
+    | GetScalars
+    | GetModules
+    | GetClock
+    | GetStreams
+    | Read
+    | DeclareStream
+    | CreateShare
+    | Revoke
+    | Got
+    | Beat
+    | Leave
+)
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
 
 REPLIES: dict[type, Any] = {

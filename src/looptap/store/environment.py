@@ -27,12 +27,9 @@ def about() -> dict[str, Any]:
         "process": (process.host, process.machine, process.boot, process.namespace, process.pid, process.start),
         "program": process.program,
     }
-    for name in ("looptap", "torch", "numpy"):
-        if name == "looptap" or name in sys.modules:
-            try:
-                facts[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
+    for name in ("looptap", *sorted({"torch", "numpy"} & sys.modules.keys())):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            facts[name] = metadata.version(name)
     with contextlib.suppress(FileNotFoundError):  # a working directory that is gone
         facts["directory"] = as_text(str(Path.cwd()))
         if commit := git_commit(Path.cwd()):
@@ -63,8 +60,10 @@ def _head(git: Path) -> str:
     shared = git / _text(common) if common.exists() else git
     if (shared / name).exists():
         return _commit(_text(shared / name))
-    packed = _text(shared / "packed-refs") if (shared / "packed-refs").exists() else ""
-    return _commit(next((line.split()[0] for line in packed.splitlines() if line.endswith(f" {name}")), ""))
+    with contextlib.suppress(FileNotFoundError):
+        lines = _text(shared / "packed-refs").splitlines()
+        return _commit(next((line.split()[0] for line in lines if line.endswith(f" {name}")), ""))
+    return ""
 
 
 def _text(path: Path) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from itertools import compress, repeat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from looptap.protocol.errors import MessageError
@@ -50,11 +50,12 @@ def table_with(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
     """
     for parts in readings(text):
         for table in tables:
-            by_query = {} if len(parts) > len(table.columns) else table.names
+            if len(parts) > len(table.columns):
+                continue
+            by_query = table.names
             names = [part if part in table.columns else by_query.get(part, part) for part in parts]
-            known = bool(by_query) and all(name in table.columns for name in names)
-            if known and (SPEED not in names or len(names) == 1):  # its query is no part of a tuple
-                return table, names
+            if set(names) <= table.columns.keys() and (SPEED not in names or len(names) == 1):
+                return table, names  # the query of the speed is no part of a tuple
     return None
 
 
@@ -110,9 +111,8 @@ class Scalars(list[ScalarInfo]):
             for one in self
         ]
         if self.left_out:
-            lines.append(
-                f"and {self.left_out:,} more names without a history: {self.limit} is the bound (Limits.scalars)"
-            )
+            bound = f"{self.limit} is the bound (Limits.scalars)"
+            lines.append(f"and {self.left_out:,} more names without a history: {bound}")
         if not self.enabled:
             lines.append("<no history: the job has Agent(history=False)>")
         return "\n".join(lines) or "<no scalars so far>"
@@ -125,41 +125,33 @@ def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
     """
     from looptap.streams.stream.buffer import Batch  # not at the top: to list names takes no numpy
 
-    events, times = array("q"), array("d")
-    count = len(kept.events) // 8
-    width = len(kept.columns)
-    if not len(kept.present) == len(kept.kinds) == len(kept.fields or kept.columns) == width > 0:
+    count, width = len(kept.events) // 8, len(kept.columns)
+    rests = [rest or bytes(2 * count) for rest in kept.rests or [b""] * width]
+    if not len(kept.present) == len(kept.kinds) == len(kept.fields or kept.columns) == len(rests) == width > 0:
         raise MessageError("The history of scalars has columns without names.")
-    rests = kept.rests or (b"",) * width
-    if {*map(len, rests)} - {0, 2 * count} or len(rests) != width:
-        raise MessageError("The history of scalars has rests of other lengths.")
-    columns = list(zip(kept.columns, kept.present, kept.kinds, rests, strict=True))
-    even = {len(kept.events), len(kept.times), *map(len, kept.columns)} == {8 * count}
-    if not even or set(map(len, kept.present)) != {count} or count * width > _MAX_NUMBERS:
+    sizes = set(map(len, (kept.events, kept.times, *kept.columns))), set(map(len, rests)), set(map(len, kept.present))
+    if sizes != ({8 * count}, {2 * count}, {count}) or count * width > _MAX_NUMBERS:
         raise MessageError("The history of scalars has columns of different lengths, or too many rows.")
-    events.frombytes(kept.events)
-    times.frombytes(kept.times)
-    if count and not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER):
+    events, times = array("q", kept.events), array("d", kept.times)
+    if min(events, default=0) < 0 or max(events, default=0) > MAX_VALUE_NUMBER:
         raise MessageError("The history of scalars has events that cannot be.")
-    whole = [all(row) for row in zip(*(present for _, present, _, _ in columns), strict=True)]
-    found = []
-    for values, _, kind, above in columns:
-        numbers, rests_of = array("d"), array("h")
-        numbers.frombytes(values)
-        rests_of.frombytes(above)
-        as_kept = _AS_KEPT.get(kind, float)
-        try:
-            found.append([
-                int(number) + rest if rest else as_kept(number)
-                for number, rest in compress(zip(numbers, rests_of or repeat(0), strict=False), whole)
-            ])  # fmt: skip
-        except (ValueError, OverflowError):  # an int that is none
-            raise MessageError("The history of scalars has a number of another type.") from None
-    items: list[Any] = found[0] if len(found) == 1 else list(zip(*found, strict=True))
-    return Batch(
-        first, array("q", compress(events, whole)), array("d", compress(times, whole)), items, kept.clock,
-        bytes((HISTORY,)) * len(items), rank,
-    )  # fmt: skip
+    whole = list(map(all, zip(*kept.present, strict=True)))
+    try:
+        found = [
+            _numbers(kind, compress(zip(array("d", column), array("h", rest), strict=True), whole))
+            for kind, column, rest in zip(kept.kinds, kept.columns, rests, strict=True)
+        ]
+    except (ValueError, OverflowError):  # an int that is none
+        raise MessageError("The history of scalars has a number of another type.") from None
+    items: list[Any] = found[0] if width == 1 else list(zip(*found, strict=True))
+    events, times = array("q", compress(events, whole)), array("d", compress(times, whole))
+    return Batch(first, events, times, items, kept.clock, bytes((HISTORY,)) * len(items), rank)
+
+
+def _numbers(kind: str, kept: Iterable[tuple[float, int]]) -> list[Any]:
+    """Return numbers of a type; an int beyond 2**53 is its float plus its rest."""
+    as_kept = _AS_KEPT.get(kind, float)
+    return [int(number) + rest if rest else as_kept(number) for number, rest in kept]
 
 
 def note_on(batch: Batch, pace: float, *, stored: bool = False) -> str:
@@ -171,9 +163,8 @@ def note_on(batch: Batch, pace: float, *, stored: bool = False) -> str:
     """
     count = len(batch.values)
     kept = f"{count:,} value{'s' * (count != 1)} kept since event {batch.events[0]:,}, {_spacing(pace)} apart"
-    if stored:
-        return f"has {kept}, up to event {batch.events[-1]:,}"
-    return f"begins with {kept}; live ones follow event {batch.events[-1]:,}"
+    form = "has {}, up to event {:,}" if stored else "begins with {}; live ones follow event {:,}"
+    return form.format(kept, batch.events[-1])
 
 
 def _spacing(seconds: float) -> str:

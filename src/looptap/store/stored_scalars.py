@@ -66,15 +66,18 @@ class StoredTable:
         found, data, count = [self.columns[name] for name in names], self._row.columns, self.count
         wide, flags = _ROW_BYTES * count, _ROW_BYTES * count * len(self.columns)
         return KeptScalars(
-            on=self.on, query=", ".join(one.query for _, one in found),
+            on=self.on,
+            query=", ".join(one.query for _, one in found),
             fields=fields_of(names),
             events=little_endian(array("q", self._row.numbers)).tobytes(),
             times=little_endian(array("d", self._row.times)).tobytes(),
             columns=tuple(little_endian(array("d", data[at * wide : (at + 1) * wide])).tobytes() for at, _ in found),
             present=tuple(data[flags + at * count : flags + (at + 1) * count] for at, _ in found),
-            kinds=tuple(one.kind for _, one in found), rests=tuple(array("h", one.rests).tobytes() for _, one in found),
-            pace=self.pace, clock=self._row.clock,
-        )  # fmt: skip
+            kinds=tuple(one.kind for _, one in found),
+            rests=tuple(array("h", one.rests).tobytes() for _, one in found),
+            pace=self.pace,
+            clock=self._row.clock,
+        )
 
     def batch(self, names: Sequence[str], first: int = 1, above: int = -1) -> Batch:
         """Return the rows that have all names, of the events above one."""
@@ -84,9 +87,11 @@ class StoredTable:
             raise StoreError(f"{error} The file is damaged.") from None
         start = next((at for at, event in enumerate(found.events) if event > above), len(found.events))
         return found._replace(
-            events=found.events[start:], times=found.times[start:], values=found.values[start:],
+            events=found.events[start:],
+            times=found.times[start:],
+            values=found.values[start:],
             flags=found.flags[start:],
-        )  # fmt: skip
+        )
 
     def infos(self) -> Iterable[ScalarInfo]:
         """Yield what is kept of each name."""
@@ -94,9 +99,16 @@ class StoredTable:
             found = self.batch([name])
             if found.values:
                 yield ScalarInfo(
-                    name=name, on=self.on, query=about.query, points=len(found.values), pace=self.pace,
-                    first=found.events[0], last=found.events[-1], value=found.values[-1], exposed=about.exposed,
-                )  # fmt: skip
+                    name=name,
+                    on=self.on,
+                    query=about.query,
+                    points=len(found.values),
+                    pace=self.pace,
+                    first=found.events[0],
+                    last=found.events[-1],
+                    value=found.values[-1],
+                    exposed=about.exposed,
+                )
 
 
 class StoredScalars(StoredContents, Stream):

@@ -161,8 +161,9 @@ class StoredCommands(StoredContents, Stream):
         """Find commands written since the last look; the run calls this while alive."""
         rows = self._select(
             "SELECT rowid, id, time, wall, event, number, client, what, old, new, outcome FROM commands "
-            "WHERE rowid > ? ORDER BY rowid", (self._row,),
-        )  # fmt: skip
+            "WHERE rowid > ? ORDER BY rowid",
+            (self._row,),
+        )
         if not rows or self.state != LIVE:
             return
         self._row = rows[-1][0]

@@ -54,9 +54,18 @@ _INSERT_COMMAND = "INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, 
 log = logging.getLogger("looptap")
 
 _VALUES = (
-    sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
-    sqlite3.ProgrammingError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
-)  # fmt: skip
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.NotSupportedError,
+    sqlite3.ProgrammingError,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """Errors of values that cannot be written."""
 _DISK = (sqlite3.Error, OSError, StoreError)
 """Errors of a full or failing disk."""

@@ -23,6 +23,7 @@ from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer
 from looptap.protocol.replies import CommandRecord, ControlReport
+from looptap.protocol.values.number_checks import unboxed
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
 Which: TypeAlias = "str | int | Iterable[int]"
@@ -351,7 +352,7 @@ class ControlClient:
         id = id or os.urandom(16).hex()
         self._session.vitals.asked(f"{what} {name}".strip())
         try:
-            packed = _packed(_plain(value))
+            packed = _packed(unboxed(value))
         except SnapshotError:
             raise QueryError(f"a control is a number, text, True or False, not {value!r:.80}.") from None
 
@@ -416,11 +417,6 @@ class ControlClient:
         if failed and not done and all(isinstance(error, CommandPending) for error in failed.values()):
             raise next(iter(failed.values()))
         return self._seen(records_of_all(known))
-
-
-def _plain(value: Any) -> Any:
-    """Convert a number of numpy or torch to Python's own."""
-    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def _packed(value: Any) -> msgspec.Raw:

@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 
 def select(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
     """Return the one run of ``listed`` that ``name`` means."""
-    usable = one_role_each([run for run in listed if not run.problem])
+    usable = one_role_each(listed)
     meant = usable if name is None else matching(usable, name, _known_as, lambda run: run.alive is not False)
     living = [run for run in meant if run.alive is not False]
     if not living:
@@ -84,9 +84,11 @@ def listings_by_rank(run: RunListing) -> Mapping[int, RunListing]:
 
 
 def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
-    """Return for each run and rank the file of the most powerful role."""
+    """Return for each run and rank the file of the most powerful role that can be used."""
     best: dict[tuple[str, int], RunListing] = {}
     for run in listed:
+        if run.problem:
+            continue
         key = run.id, run.rank
         if key not in best or run.role == OPERATOR:
             best[key] = run

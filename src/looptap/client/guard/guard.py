@@ -184,7 +184,7 @@ class Guard:
         now = time.monotonic()
         self._next_scan = now + SCAN_INTERVAL_SECONDS
         left = 0
-        for listed in one_role_each([each for each in scan(self._directory, self._known) if not each.problem]):
+        for listed in one_role_each(scan(self._directory, self._known)):
             if listed.alive is False or listed.rank != 0 or not self._matches(listed) or listed.id in self._ended:
                 continue
             left += 1

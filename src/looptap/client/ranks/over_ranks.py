@@ -21,6 +21,7 @@ from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.protocol.replies import SubscriptionInfo
+from looptap.protocol.values.number_checks import is_real
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Seconds
 from looptap.streams.stream.buffer import Batch
@@ -154,7 +155,7 @@ def _attach_to_ranks(
     relay: bool = False,
 ) -> RankStream:
     """Return a stream attached to each rank; its values are not assembled yet."""
-    if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
+    if not (is_real(patience) and 0 <= patience < math.inf):
         raise QueryError(f"patience={patience!r} must be a number of seconds, 0 or more.")
     asked = run.ranks.select(ALL if ranks is None else ranks)
     nodes = run.ranks.nodes(asked) if relay else {}

@@ -14,6 +14,7 @@ from looptap.client.session.session import OPEN
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
+from looptap.protocol.values.number_checks import is_whole
 from looptap.streams.errors import LooptapError, QueryError
 
 ALL = "all"
@@ -165,7 +166,7 @@ class Ranks(Mapping[int, R], Generic[R]):
                 raise QueryError(f"ranks={ranks!r} must be a rank, a list of ranks, or 'all'.")
             return tuple(self._there())
         given = [ranks] if isinstance(ranks, int) else list(ranks)
-        if not given or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r < self.size for r in given):
+        if not given or not all(is_whole(rank) and 0 <= rank < self.size for rank in given):
             has = numbered(range(self.size))
             if isinstance(ranks, int):
                 raise QueryError(f"There is no rank {ranks!r}: the run has {has}.")

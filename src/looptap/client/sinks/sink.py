@@ -47,10 +47,11 @@ def numbers_of(value: Any, name: str, count: int) -> tuple[int, dict[str, float]
         fields = {f"{name}[{index}]": one for index, one in enumerate(fields)}
     elif not isinstance(fields, Mapping):
         fields = {name: value}
-    counts = next((key for key in STEPS if key in fields and isinstance(fields[key], Real) and len(fields) > 1), None)
-    step = count if counts is None or not math.isfinite(fields[counts]) else int(fields[counts])
-    numbers = {str(key): _number(one) for key, one in fields.items() if key != counts}
-    return step, {tag: number for tag, number in numbers.items() if number is not None}
+    counters = [key for key in STEPS if isinstance(fields.get(key), Real)] if len(fields) > 1 else []
+    others = {str(key): _number(one) for key, one in fields.items() if key not in counters[:1]}
+    numbers = {tag: number for tag, number in others.items() if number is not None}
+    step = fields[counters[0]] if counters else count
+    return int(step) if math.isfinite(step) else count, numbers
 
 
 def _number(value: Any) -> float | None:

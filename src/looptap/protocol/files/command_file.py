@@ -16,8 +16,21 @@ from looptap.streams.errors import ControlError
 
 REPLAYED = ("set", "undo", "trigger", "checkpoint", "stop", "call")
 """Commands that a replay repeats. A pause changes only the timing."""
-_FIELDS = ("event", "number", "what", "name", "value", "schedule", "checkpoint", "old", "new", "outcome", "client",
-           "time", "error")  # fmt: skip
+_FIELDS = (
+    "event",
+    "number",
+    "what",
+    "name",
+    "value",
+    "schedule",
+    "checkpoint",
+    "old",
+    "new",
+    "outcome",
+    "client",
+    "time",
+    "error",
+)
 _PLACE = {"event", "number", "what"}
 _VALUES = ("value", "old", "new")  # kept even if 0, False or ""
 _HEAD = "# Commands of {run}: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)\n"

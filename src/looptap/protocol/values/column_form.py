@@ -21,14 +21,17 @@ from looptap.streams.columns.value_columns import (
     Column,
     TextColumn,
     ValueColumns,
-)  # fmt: skip
+)
 
 INTEGERS, FLOATS, BOOLEANS, FEW_TEXTS, TEXTS = "q", "d", "?", "B", "H"
 """Codes of a column: int64, float64, a byte 0 or 1, and texts by indices of one byte or two."""
 DTYPES: dict[str, Any] = {
-    INTEGERS: np.dtype("<i8"), FLOATS: np.dtype("<f8"), BOOLEANS: np.dtype("u1"), FEW_TEXTS: np.dtype("u1"),
+    INTEGERS: np.dtype("<i8"),
+    FLOATS: np.dtype("<f8"),
+    BOOLEANS: np.dtype("u1"),
+    FEW_TEXTS: np.dtype("u1"),
     TEXTS: np.dtype("<u2"),
-}  # fmt: skip
+}
 """The type of a column's items in its buffer, by code."""
 _NATIVE: dict[str, Any] = {INTEGERS: np.int64, FLOATS: np.float64, FEW_TEXTS: np.uint8, TEXTS: np.uint16}
 _CODES = {"i": INTEGERS, "f": FLOATS, "b": BOOLEANS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import os
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from looptap.protocol.files.regular_files import open_for_writing
+from looptap.protocol.values.number_checks import unboxed
 from looptap.store.errors import StoreError
-from looptap.store.exchange.tensorboard_events import ScalarPoint, write
+from looptap.store.exchange.tensorboard_events import ScalarPoint, write_points
 from looptap.streams.stream.buffer import Record
 from looptap.streams.stream.cells import about_names, as_cell_value, column_names, elements, table_columns
 from looptap.streams.stream.stream import Stream
@@ -71,7 +73,7 @@ def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
     if first is None:
         raise StoreError("There are no numbers to export, and TensorBoard's curves need numbers.")
     with (directory / name).open("xb") as file:
-        return write(file, first.wall, itertools.chain([first], points))
+        return write_points(file, first.wall, itertools.chain([first], points))
 
 
 def _points(stream: Stream) -> Iterator[ScalarPoint]:
@@ -91,13 +93,9 @@ def _values(stream: Stream) -> Iterator[Record]:
 
 
 def _number(element: Any) -> float | None:
-    if isinstance(element, bool | int | float):
-        try:
-            return float(element)
-        except OverflowError:
-            return None
-    if hasattr(element, "item") and getattr(element, "ndim", 1) == 0:  # an array or tensor of one number
-        return _number(element.item())
+    number = unboxed(element)
+    with contextlib.suppress(OverflowError):
+        return float(number) if isinstance(number, bool | int | float) else None
     return None
 
 

@@ -52,7 +52,7 @@ def masked_crc(data: bytes) -> int:
 # ---------------------------------------------------------------- writing
 
 
-def write(file: IO[bytes], wall: float, scalars: Iterable[ScalarPoint]) -> int:
+def write_points(file: IO[bytes], wall: float, scalars: Iterable[ScalarPoint]) -> int:
     """Write an event file with header time ``wall``; return how many points it has."""
     file.write(framed(double_field(1, wall) + bytes_field(3, b"brain.Event:2")))
     count = 0
@@ -109,7 +109,7 @@ _MAX_RECORD_BYTES = 1 << 30  # bytes of a record
 _MAX_CHECKED_BYTES = 65_536  # bytes of a record that is read (CRC: 80 ns a byte); larger ones are not scalars
 
 
-def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
+def read_points(file: IO[bytes]) -> Iterator[ScalarPoint]:
     """Yield the scalars of an event file up to where it is cut off. Raises Damaged."""
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
@@ -127,31 +127,23 @@ def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
 
 
 def _scalars(event: bytes) -> Iterator[ScalarPoint]:
-    wall, step, summaries = 0.0, 0, []
-    for field, value in _fields(event):
-        if field == 1 and isinstance(value, bytes):
-            (wall,) = struct.unpack("<d", value)
-        elif field == 2 and isinstance(value, int):
-            step = value - (1 << 64) if value >> 63 else value
-        elif field == 5 and isinstance(value, bytes):
-            summaries.append(value)
-    for summary in summaries:
-        for field, value in _fields(summary):
-            if field == 1 and isinstance(value, bytes):
-                tag, number = _point(value)
-                if number is not None:
-                    yield ScalarPoint(tag, step, wall, number)
+    fields = list(_fields(event))
+    newest = dict(fields)
+    wall, step = _number("d", newest.get(1)) or 0.0, newest.get(2)
+    step = step if isinstance(step, int) else 0
+    for summary in _messages(fields, 5):
+        for value in _messages(_fields(summary), 1):
+            tag, number = _point(value)
+            if number is not None:
+                yield ScalarPoint(tag, step - (step >> 63 << 64), wall, number)
 
 
 def _point(value: bytes) -> tuple[str, float | None]:
-    tag, number = "", None
-    for field, part in _fields(value):
-        if field == 1 and isinstance(part, bytes):
-            tag = part.decode("utf-8", "replace")
-        elif field == 2 and isinstance(part, bytes) and len(part) == 4:
-            (number,) = struct.unpack("<f", part)
-        elif field == 8 and isinstance(part, bytes):
-            number = _tensor(part)
+    fields = list(_fields(value))
+    tag = b"".join(_messages(fields, 1)[-1:]).decode("utf-8", "replace")
+    number = _number("f", dict(fields).get(2))
+    for tensor in _messages(fields, 8):
+        number = _tensor(tensor)
     return tag, number
 
 
@@ -162,12 +154,22 @@ def _tensor(tensor: bytes) -> float | None:
     """Return the number of a tensor without dimensions; None for any other."""
     fields = list(_fields(tensor))
     kind = _TYPES.get(next((v for f, v in fields if f == 1 and isinstance(v, int)), 0))
-    for field, value in fields:
-        if field == 2 and value:  # it has dimensions
-            return None
-        if kind and isinstance(value, bytes) and field in (4, 5, 6) and len(value) == struct.calcsize(f"<{kind}"):
-            return float(struct.unpack(f"<{kind}", value)[0])
+    if kind is None or any(field == 2 and value for field, value in fields):  # it has dimensions
+        return None
+    numbers = (_number(kind, value) for field, value in fields if field in (4, 5, 6))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _number(kind: str, data: object) -> float | None:
+    """Return the number of a type that ``data`` is, None if it is none."""
+    if isinstance(data, bytes) and len(data) == struct.calcsize(f"<{kind}"):
+        return float(struct.unpack(f"<{kind}", data)[0])
     return None
+
+
+def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> list[bytes]:
+    """Return the messages and texts in the fields of a number."""
+    return [value for field, value in fields if field == number and isinstance(value, bytes)]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

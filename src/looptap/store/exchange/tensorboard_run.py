@@ -9,7 +9,7 @@ from pathlib import Path
 
 from looptap.protocol.files.regular_files import open_regular
 from looptap.store.errors import StoreError
-from looptap.store.exchange.tensorboard_events import Damaged, ScalarPoint, read
+from looptap.store.exchange.tensorboard_events import Damaged, ScalarPoint, read_points
 from looptap.store.layout.columns import fact, stored
 from looptap.store.layout.run_path import FOLDER, kept
 from looptap.store.layout.schema import MAX_WALL_SECONDS, create
@@ -146,7 +146,7 @@ def _scalars(path: Path, notes: list[str]) -> Iterator[ScalarPoint]:
     count = 0
     try:
         with open_regular(path) as file:
-            for point in read(file):
+            for point in read_points(file):
                 count += 1
                 yield point
     except Damaged as error:

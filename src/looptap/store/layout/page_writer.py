@@ -157,8 +157,5 @@ class PageWriter:
 
 def _columns(batch: Batch) -> ValueColumns | None:
     """Return the values of a batch that can be in a page, else None."""
-    if batch.ranks is not None or not math.isfinite(batch.clock):
-        return None
-    if batch.flags and any(flag & ERROR for flag in batch.flags):
-        return None
-    return as_columns(batch.values)
+    plain = batch.ranks is None and math.isfinite(batch.clock) and not any(flag & ERROR for flag in batch.flags)
+    return as_columns(batch.values) if plain else None

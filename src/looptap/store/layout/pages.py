@@ -83,11 +83,20 @@ def page_of(stream: int, batch: Batch, values: ValueColumns) -> PageRow:
         for (code, _), offset, column in zip(packed, offsets, values.columns, strict=True)
     ]
     row = PageRow(
-        stream, batch.first, len(values), batch.events[-1], batch.rank, batch.clock, int(values.rows), 0,
-        msgspec.json.encode(layout).decode(), bytes(batch.flags) if any(batch.flags) else None,
-        little_endian(_short(batch.events)).tobytes(), little_endian(batch.times).tobytes(),
+        stream,
+        batch.first,
+        len(values),
+        batch.events[-1],
+        batch.rank,
+        batch.clock,
+        int(values.rows),
+        0,
+        msgspec.json.encode(layout).decode(),
+        bytes(batch.flags) if any(batch.flags) else None,
+        little_endian(_short(batch.events)).tobytes(),
+        little_endian(batch.times).tobytes(),
         b"".join(buffer.ljust(size, b"\0") for (_, buffer), size in zip(packed, sizes, strict=True)),
-    )  # fmt: skip
+    )
     return row._replace(checksum=row.checked())
 
 
@@ -138,7 +147,7 @@ def _batch(page: PageRow) -> Batch:
     values = _values(page)
     return Batch(
         page.first, events, little_endian(array("d", page.times)), values, page.clock, flags, page.rank, values.nbytes
-    )  # fmt: skip
+    )
 
 
 def _values(page: PageRow) -> ValueColumns:

@@ -18,9 +18,31 @@ GONE = "the working directory has been removed"
 """The reason why there is no default folder."""
 
 _LOCAL = {
-    "apfs", "bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs", "jfs", "msdos", "ntfs",
-    "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs", "ufs", "vfat", "xfs", "zfs",
-}  # fmt: skip
+    "apfs",
+    "bcachefs",
+    "btrfs",
+    "devtmpfs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "hfs",
+    "jfs",
+    "msdos",
+    "ntfs",
+    "ntfs3",
+    "overlay",
+    "ramfs",
+    "reiserfs",
+    "rootfs",
+    "squashfs",
+    "tmpfs",
+    "ufs",
+    "vfat",
+    "xfs",
+    "zfs",
+}
 
 
 def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int = 0) -> Path:

@@ -37,15 +37,25 @@ class ScalarName(msgspec.Struct, array_like=True, frozen=True):
 
 
 def row_of(
-    on: str, clock: float, events: array[int], times: array[float], names: Iterable[tuple[Any, ...]],
-    columns: Sequence[array[float]], present: Sequence[bytearray],
-) -> ScalarRow:  # fmt: skip
+    on: str,
+    clock: float,
+    events: array[int],
+    times: array[float],
+    names: Iterable[tuple[Any, ...]],
+    columns: Sequence[array[float]],
+    present: Sequence[bytearray],
+) -> ScalarRow:
     """Return the row of a table that is not empty, a copy of it."""
     named = [(_utf8(name), _utf8(query), *about) for name, query, *about in names]
     return ScalarRow(
-        on, events[-1], clock, msgspec.json.encode(named).decode(), little_endian(events).tobytes(),
-        little_endian(times).tobytes(), b"".join([*(little_endian(one).tobytes() for one in columns), *present]),
-    )  # fmt: skip
+        on,
+        events[-1],
+        clock,
+        msgspec.json.encode(named).decode(),
+        little_endian(events).tobytes(),
+        little_endian(times).tobytes(),
+        b"".join([*(little_endian(one).tobytes() for one in columns), *present]),
+    )
 
 
 def little_endian(numbers: array[N]) -> array[N]:

@@ -46,8 +46,12 @@ _LOGS = ("-wal", "-shm", "-journal")
 _DAMAGE = "was changed by another program, and is damaged"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TRANSIENT = {
-    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY,
-}  # fmt: skip
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+}
 _FAILURES = (OSError, StoreError, sqlite3.Error)
 _COUNT = 'SELECT (SELECT count(*) FROM items) + (SELECT coalesce(sum("count"), 0) FROM pages)'
 
@@ -350,9 +354,13 @@ class WrittenFile:
 
 def _connected(path: Path, file: Identity | None, options: str = "mode=rw") -> OwnConnection:
     connection = sqlite3.connect(
-        address(path, options), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False,
+        address(path, options),
+        uri=True,
+        isolation_level=None,
+        timeout=BUSY_TIMEOUT_SECONDS,
+        check_same_thread=False,
         factory=OwnConnection,
-    )  # fmt: skip
+    )
     connection.path, connection.descriptors = path, descriptors_of(file)
     return connection
 
