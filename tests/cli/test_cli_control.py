@@ -54,7 +54,7 @@ def test_controls_are_listed_set_and_logged_from_the_shell(job, here, tmp_path):
     assert [line.split("  ")[0].split()[-1] for line in lines] == clocks  # with its date from another day
     path = tmp_path / "c.yaml"
     path.write_text(here("commands", "small", "--yaml")[1])
-    assert [entry["value"] for entry in command_file.load(path)] == [3, -1.5]
+    assert [entry["value"] for entry in command_file.load_commands(path)] == [3, -1.5]
 
 
 @pytest.mark.parametrize(

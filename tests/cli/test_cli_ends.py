@@ -214,7 +214,7 @@ def test_the_commands_of_a_run_that_was_paused_and_resumed_are_replayed(job, her
     assert here("resume", "small")[0] == 0
     file = directory / "commands.yaml"
     file.write_text(here("commands", "small", "--yaml")[1])
-    assert [entry["what"] for entry in command_file.load(file)] == ["set"]
+    assert [entry["what"] for entry in command_file.load_commands(file)] == ["set"]
 
 
 def test_a_file_of_something_else_is_not_to_be_closed_like_keys(directory, here):

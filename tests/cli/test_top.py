@@ -22,7 +22,7 @@ from waiting import soon
 import looptap
 from looptap.client.run import Run
 from looptap.client.transport.zmq_client import ZmqTransport
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
@@ -298,7 +298,7 @@ def test_a_lost_link_is_reported_and_restored(directory):
     with looptap.Agent("far", listen="tcp") as agent:
         agent.stream("loss", "step")
         (path,) = directory.glob("*.json")
-        file = read(path)
+        file = read_connection_file(path)
 
         async def play():
             with Proxy(file.endpoints[0]) as proxy:

@@ -27,8 +27,8 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
-from looptap.protocol.files.connection import ConnectionFile, publish, read
-from looptap.protocol.files.ended_runs import Ended, note
+from looptap.protocol.files.connection import ConnectionFile, publish, read_connection_file
+from looptap.protocol.files.ended_runs import Ended, note_ended_run
 from looptap.protocol.files.ended_runs import ended as ended_runs
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.messages import RunInfo
@@ -231,7 +231,7 @@ def test_a_rank_without_an_agent_is_named(directory):
 def test_the_operators_file_is_preferred(start, directory):
     run = start("digits")
     (path,) = directory.glob("*.json")
-    viewer = msgspec.structs.replace(read(path), role="viewer", endpoints=("ipc:///nowhere/socket",))
+    viewer = msgspec.structs.replace(read_connection_file(path), role="viewer", endpoints=("ipc:///nowhere/socket",))
     publish(viewer, directory)
     assert named("digits") == run.id
 
@@ -378,7 +378,7 @@ def test_a_job_that_ends_while_it_is_waited_for_is_reported_as_ended(directory, 
 def test_the_list_of_ended_runs_is_bounded_private_and_ignores_garbage(directory):
     run = Ended("x-1", "x", 0, 1.0, 2.0, "y" * 1000)
     for _ in range(300):
-        note(run, directory)
+        note_ended_run(run, directory)
     path = directory / "ended.jsonl"
     assert 30_000 < path.stat().st_size <= 65_536
     assert path.stat().st_mode & 0o777 == 0o600
@@ -390,7 +390,7 @@ def test_the_list_of_ended_runs_is_bounded_private_and_ignores_garbage(directory
     path.symlink_to("/etc/passwd")
     assert ended_runs(directory) == []
     with pytest.raises(OSError, match="symbolic"):
-        note(run, directory)
+        note_ended_run(run, directory)
     path.unlink()
     os.mkfifo(path)
     assert ended_runs(directory) == []

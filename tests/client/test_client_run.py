@@ -41,7 +41,7 @@ from looptap.protocol.errors import (
     VersionMismatch,
     WrongServer,
 )
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.errors import QueryError, StreamEnded
 from looptap.streams.stream.buffer import Gap
@@ -326,7 +326,7 @@ def test_asyncio_reads_a_live_stream(run):
             if len(found) == 5:
                 return found
 
-    steps = asyncio.run(read())
+    steps = asyncio.run(read_connection_file())
     assert steps == list(range(steps[0], steps[0] + 5))
 
 
@@ -530,7 +530,7 @@ def test_a_stopped_process_is_distinguished_from_a_stalled_loop_and_resumes(dire
         assert victim.stdout.readline() == "ready\n"
         try:
             (path,) = directory.glob("*.json")
-            file, limits = read(path), looptap.Limits(heartbeat=0.1, heartbeat_timeout=0.5)
+            file, limits = read_connection_file(path), looptap.Limits(heartbeat=0.1, heartbeat_timeout=0.5)
             link = ZmqTransport(file.endpoints, file.server_public.encode(), file.client, limits=limits)
             run = Run(link, run=file.run)
             stream = run.stream("step", on="batch")
@@ -554,7 +554,7 @@ def far_job(directory):
     """Yield a job behind a proxy, and a run attached through it."""
     job = Job(listen="tcp")
     (path,) = directory.glob("*.json")
-    file = read(path)
+    file = read_connection_file(path)
     with Proxy(file.endpoints[0]) as proxy:
         link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client)
         with Run(link, run=file.run) as run:

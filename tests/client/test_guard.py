@@ -22,7 +22,7 @@ import looptap
 from looptap.cli.commands.watching.guard import rules_of
 from looptap.client.guard.actions import end_process
 from looptap.client.guard.watch import SiblingComparison, StreamJudge
-from looptap.protocol.files.connection import publish, read
+from looptap.protocol.files.connection import publish, read_connection_file
 from looptap.protocol.process.identity import Process
 from looptap.testing import pair
 
@@ -327,7 +327,7 @@ def test_values_lost_with_a_link_are_reported_with_that_reason(directory, tmp_pa
     rule = looptap.Rule("step < 0", budget=math.inf)
     with looptap.Agent("far", listen="tcp") as agent:
         (path,) = directory.glob("*.json")
-        file = read(path)
+        file = read_connection_file(path)
         with Proxy(file.endpoints[0]) as proxy:
             publish(msgspec.structs.replace(file, endpoints=(proxy.endpoint,)), far)
             with looptap.guard("far", [rule], directory=far) as guard:

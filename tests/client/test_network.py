@@ -27,7 +27,7 @@ from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.errors import NoAnswer, RunEnded
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.limits import Limits
 from looptap.testing import pair, parts_of
@@ -74,7 +74,7 @@ def far_away(directory, limits):
     """Yield a job, and a run that is attached to it through a proxy."""
     job = Job(limits)
     (path,) = directory.glob("*.json")
-    file = read(path)
+    file = read_connection_file(path)
     with Proxy(file.endpoints[0]) as proxy:
         link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client, limits=limits)
         with Run(link, run=file.run) as run:
@@ -155,7 +155,7 @@ def test_a_link_that_breaks_before_the_first_welcome_is_restored(directory, monk
     monkeypatch.setattr(ZmqTransport, "send", cut_off)
     job = Job(Limits())
     (path,) = directory.glob("*.json")
-    file = read(path)
+    file = read_connection_file(path)
     with Proxy(file.endpoints[0]) as proxy:
         link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client)
         with Run(link, run=file.run, timeout=300) as run:

@@ -23,8 +23,8 @@ from waiting import soon
 import looptap
 from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.run import Run
-from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, heading_of, inward, outward
-from looptap.client.transport.tunnel.process import CommandRoute, command_of, relay_of
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, copy_inward, copy_outward, heading_of
+from looptap.client.transport.tunnel.process import CommandRoute, command_to_run, relay_of
 from looptap.protocol import errors
 from looptap.protocol.errors import NoAnswer, NoSuchRun, NotLooptap, RunEnded, UnsafeFile, VersionMismatch
 from looptap.protocol.files.connection import private_dir
@@ -293,8 +293,8 @@ def test_bytes_pass_as_lines_unchanged_and_a_malformed_line_ends_it():
         back, received = socket.socketpair()
         with back, received:
             threads = [
-                threading.Thread(target=lambda: (outward(theirs, sink), sink.write(b"!\n"), sink.close())),
-                threading.Thread(target=lambda: (inward(source, back), back.shutdown(socket.SHUT_WR))),
+                threading.Thread(target=lambda: (copy_outward(theirs, sink), sink.write(b"!\n"), sink.close())),
+                threading.Thread(target=lambda: (copy_inward(source, back), back.shutdown(socket.SHUT_WR))),
                 threading.Thread(target=lambda: (ours.sendall(payload), ours.shutdown(socket.SHUT_WR))),
             ]
             for thread in threads:
@@ -321,7 +321,7 @@ def test_bytes_pass_as_lines_unchanged_and_a_malformed_line_ends_it():
     ],
 )
 def test_an_ssh_name_is_short_for_a_command(name, rank, command):
-    assert command_of(name, rank)[6:] == command
+    assert command_to_run(name, rank)[6:] == command
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_an_ssh_name_is_short_for_a_command(name, rank, command):
 )
 def test_a_malformed_ssh_name_is_refused(name):
     with pytest.raises(NoSuchRun, match="is no host"):
-        command_of(name)
+        command_to_run(name)
 
 
 # ---------------------------------------------------------------- through sshd

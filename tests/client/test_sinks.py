@@ -13,7 +13,7 @@ import pytest
 import looptap
 from looptap.client.sinks.metric_sinks import OpenTelemetrySink, PrometheusSink
 from looptap.client.sinks.opening import open_sink
-from looptap.client.sinks.sink import Origin, numbers_of
+from looptap.client.sinks.sink import Origin, step_and_numbers
 from looptap.client.sinks.tracker_sinks import TensorboardSink
 from looptap.store.exchange.tensorboard_events import read_points
 from looptap.testing import pair
@@ -31,11 +31,11 @@ def test_the_numbers_and_the_step_of_a_value():
     agent, run = pair("rows")
     values = run.stream("step, loss, note, parts", on="batch")
     agent.emit("batch", step=7, loss=0.5, note="a", parts=[1, 2])
-    assert numbers_of(values.latest, "rows", 0) == (7, {"loss": 0.5})
-    assert numbers_of((1.0, 2.0), "pair", 3) == (3, {"pair[0]": 1.0, "pair[1]": 2.0})
-    assert numbers_of(4, "step", 9) == (9, {"step": 4.0})
-    assert numbers_of("text", "note", 1) == (1, {})
-    assert numbers_of({"epoch": float("nan"), "acc": True}, "x", 2) == (2, {"acc": 1.0})
+    assert step_and_numbers(values.latest, "rows", 0) == (7, {"loss": 0.5})
+    assert step_and_numbers((1.0, 2.0), "pair", 3) == (3, {"pair[0]": 1.0, "pair[1]": 2.0})
+    assert step_and_numbers(4, "step", 9) == (9, {"step": 4.0})
+    assert step_and_numbers("text", "note", 1) == (1, {})
+    assert step_and_numbers({"epoch": float("nan"), "acc": True}, "x", 2) == (2, {"acc": 1.0})
 
 
 def test_prometheus_fetches_the_newest_values_of_living_runs():

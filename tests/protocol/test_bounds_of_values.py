@@ -148,7 +148,7 @@ def test_the_counted_bytes_are_at_least_those_python_counts(value):
 @given(st.binary(max_size=200))
 def test_counting_raises_nothing_else_for_any_bytes(raw):
     with contextlib.suppress(ValueError):
-        footprint.check(raw, frozenset(unpacking.CONTAINERS), frozenset())
+        footprint.check_memory(raw, frozenset(unpacking.CONTAINERS), frozenset())
 
 
 LIST, NUMBER, TEXT, LEAF = 72, 44, 72, 1212

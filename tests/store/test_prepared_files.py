@@ -28,7 +28,7 @@ from looptap.store.environment import git_commit
 from looptap.store.errors import StoreError
 from looptap.store.exchange import tensorboard_events
 from looptap.store.exchange.tensorboard_run import MAX_CURVES
-from looptap.store.layout.database import Database, size_of
+from looptap.store.layout.database import Database, bytes_on_disk
 from looptap.store.layout.run_path import kept
 from looptap.store.run import MAX_STREAMS
 from looptap.store.writer import Writer
@@ -217,13 +217,13 @@ def test_a_query_of_a_small_file_has_small_results_whatever_the_file_does(rows, 
 def test_the_size_of_a_file_counts_its_log_and_leaves_holes_out(tmp_path):
     path = tmp_path / "a.looptap"
     path.write_bytes(b"x" * 100_000)
-    assert size_of(path) == 100_000
+    assert bytes_on_disk(path) == 100_000
     path.with_name("a.looptap-wal").write_bytes(b"x" * 50_000)
-    assert size_of(path) == 150_000
+    assert bytes_on_disk(path) == 150_000
     with path.open("ab") as file:
         file.truncate(1 << 40)
-    assert size_of(path) < 100 * 150_000
-    assert size_of(tmp_path / "absent") == 0
+    assert bytes_on_disk(path) < 100 * 150_000
+    assert bytes_on_disk(tmp_path / "absent") == 0
 
 
 def test_a_file_of_more_streams_than_a_run_has_is_refused(changed):
@@ -298,7 +298,7 @@ def test_a_special_file_is_neither_a_stored_run_nor_a_list_of_commands(make, sho
     with pytest.raises(StoreError, match=r"odd\.looptap"):
         looptap.open(path)
     with pytest.raises(ControlError, match=r"odd\.looptap"):
-        command_file.load(path)
+        command_file.load_commands(path)
     with pytest.raises((looptap.LooptapError, OSError)):
         looptap.attach("./odd.looptap", timeout=1)
 
@@ -336,7 +336,7 @@ def test_a_special_file_among_connection_files_is_reported(make, short):
     assert found.file is None
     assert "odd.json" in found.problem
     with pytest.raises((UnsafeFile, OSError)):
-        connections.read(short / "odd.json")
+        connections.read_connection_file(short / "odd.json")
     assert not connections.remove(short / "odd.json")
 
 
@@ -442,7 +442,7 @@ def test_commands_are_not_saved_through_a_link(tmp_path, monkeypatch):
     monkeypatch.setattr("os.urandom", bytes)
     (tmp_path / f"commands.yaml.{bytes(8).hex()}.part").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="exists"):
-        command_file.save(tmp_path / "commands.yaml", [], "run")
+        command_file.save_commands(tmp_path / "commands.yaml", [], "run")
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -434,7 +434,7 @@ MOUNTS += "tmpfs /net/my\\040home/fast tmpfs rw 0 0\nlustre /scratch lustre rw 0
     ],
 )
 def test_a_network_file_system_is_known_by_its_mount(path, local):
-    assert run_path.is_local(Path(path), MOUNTS) is local
+    assert run_path.is_on_local_disk(Path(path), MOUNTS) is local
 
 
 def test_the_store_is_that_of_the_argument_then_the_environment_then_the_directory(monkeypatch):

@@ -11,7 +11,7 @@ import looptap
 from looptap.client.run import Run
 from looptap.client.session.session import OPEN
 from looptap.client.transport.zmq_client import ZmqTransport
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 
 QUICK = looptap.Limits(heartbeat=0.05, heartbeat_timeout=0.2)
 QUERIES = {
@@ -42,7 +42,7 @@ def story(stream):
 
 for line in sys.stdin:
     limits, path = QUICK, Path(line.strip())
-    file = read(path)
+    file = read_connection_file(path)
     process = file.process
 
     def ended(path=path, process=process):

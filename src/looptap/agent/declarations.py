@@ -195,11 +195,11 @@ class ControlDeclarations:
         if not named or self._life.inert:
             return
         from looptap.agent.control.replay import replay  # loads the reading of stored runs, and few jobs need it
-        from looptap.store.replay_commands import load
+        from looptap.store.replay_commands import commands_to_replay
 
         try:
             source = f"replay of {os.path.basename(named)}"
-            replay(load(named), source, self._commands, self._queries)
+            replay(commands_to_replay(named), source, self._commands, self._queries)
         except Exception as error:
             if path or strict:
                 raise

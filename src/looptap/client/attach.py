@@ -36,7 +36,7 @@ from looptap.protocol.errors import (
     WrongServer,
 )
 from looptap.protocol.file_names import as_text
-from looptap.protocol.files.connection import Found, Known, listing, read, runtime_dir
+from looptap.protocol.files.connection import Found, Known, listing, read_connection_file, runtime_dir
 from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.process.identity import GONE
@@ -154,7 +154,7 @@ def resolve(
 
 
 def _of_file(path: Path) -> RunListing:
-    file = read(path)
+    file = read_connection_file(path)
     return _listed(Found(path, file, file.process.alive()))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from looptap.client.attach import resolve
 from looptap.client.transport.connect_errors import dialled
-from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, Heading, inward, outward, write_heading
+from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, Heading, copy_inward, copy_outward, write_heading
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
 
@@ -35,7 +35,7 @@ def bridge(name: str | None, rank: int | None) -> int:
         return 1
     write_heading(sink, Heading(str(listed.path), file))
     over = threading.Event()
-    for work in (lambda: outward(peer, sink), lambda: inward(source, peer)):
+    for work in (lambda: copy_outward(peer, sink), lambda: copy_inward(source, peer)):
         threading.Thread(target=_then, args=(work, over), daemon=True).start()
     over.wait()
     return 0

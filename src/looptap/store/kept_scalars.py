@@ -73,7 +73,7 @@ def readings(text: str) -> list[list[str]]:
     return found
 
 
-def fields_of(names: Sequence[str]) -> tuple[str, ...] | None:
+def row_fields(names: Sequence[str]) -> tuple[str, ...] | None:
     """Return the names of the elements of a row, each another; None for one name."""
     fields = [name if name not in names[:place] else f"{name}_{place}" for place, name in enumerate(names)]
     return tuple(fields) if len(fields) > 1 else None

@@ -51,7 +51,7 @@ class QueuedStatement(NamedTuple):
 Job: TypeAlias = QueuedItems | QueuedStatement
 
 
-def size(job: Job) -> tuple[int, int]:
+def items_and_bytes(job: Job) -> tuple[int, int]:
     """Return how many items a job has, and how many bytes it counts as."""
     if isinstance(job, QueuedItems):
         return len(job.batch.values), job.nbytes

@@ -17,7 +17,7 @@ class RecordedCommands(list[QueuedCommand]):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the commands as YAML for ``looptap replay`` and ``Agent(replay=…)``."""
-        return command_file.save(path, self.entries(), self.run)
+        return command_file.save_commands(path, self.entries(), self.run)
 
     def entries(self) -> list[dict[str, Any]]:
         """Return each command as a dict, with the keys of `looptap.Run.commands`."""

@@ -11,13 +11,13 @@ from looptap.store.errors import StoreError
 from looptap.streams.errors import ControlError
 
 
-def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def commands_to_replay(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the commands to repeat, in order. Raises ControlError for a bad file."""
     if not reader.is_stored(path):
-        return command_file.load(path)
+        return command_file.load_commands(path)
     try:
         with reader.open(path) as run:
             entries = run.commands.entries()
     except StoreError as error:
         raise ControlError(str(error)) from None
-    return command_file.checked(entries, lambda place: f"{os.fspath(path)}, command {place + 1}")
+    return command_file.checked_commands(entries, lambda place: f"{os.fspath(path)}, command {place + 1}")

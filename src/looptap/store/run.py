@@ -28,7 +28,7 @@ from looptap.store.layout.schema import MAX_WALL_SECONDS
 from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stored_scalars import StoredScalars, tables_of
-from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
+from looptap.store.stream import StoredCommands, StoredStream, declared_of, stored_command
 from looptap.streams.stream.state_and_cost import ENDED, LIVE
 from looptap.streams.text import did_you_mean
 
@@ -275,7 +275,7 @@ class StoredRun:
             "SELECT id, time, wall, event, number, client, what, old, new, outcome, asked FROM commands "
             "ORDER BY wall, time"
         )
-        commands = RecordedCommands(command_of(row) for row in rows)
+        commands = RecordedCommands(stored_command(row) for row in rows)
         commands.run = self.id
         return commands
 

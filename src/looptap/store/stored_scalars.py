@@ -17,7 +17,7 @@ from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import KeptScalars, ScalarInfo
 from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
-from looptap.store.kept_scalars import HistorySpan, fields_of, kept_batch, note_on
+from looptap.store.kept_scalars import HistorySpan, kept_batch, note_on, row_fields
 from looptap.store.layout.scalar_columns import ScalarName, ScalarRow, little_endian
 from looptap.store.paged_buffer import Select
 from looptap.store.stream import StoredContents
@@ -68,7 +68,7 @@ class StoredTable:
         return KeptScalars(
             on=self.on,
             query=", ".join(one.query for _, one in found),
-            fields=fields_of(names),
+            fields=row_fields(names),
             events=little_endian(array("q", self._row.numbers)).tobytes(),
             times=little_endian(array("d", self._row.times)).tobytes(),
             columns=tuple(little_endian(array("d", data[at * wide : (at + 1) * wide])).tobytes() for at, _ in found),

@@ -167,7 +167,7 @@ class StoredCommands(StoredContents, Stream):
         if not rows or self.state != LIVE:
             return
         self._row = rows[-1][0]
-        found = [command_of(row[1:]) for row in rows]
+        found = [stored_command(row[1:]) for row in rows]
         values = [tuple(getattr(command, field) for field in COMMAND_FIELDS) for command in found]
         for command, value in zip(
             found, values, strict=True
@@ -187,7 +187,7 @@ def declared_of(row: tuple[Any, ...]) -> Declared:
     return declared
 
 
-def command_of(row: tuple[Any, ...]) -> QueuedCommand:
+def stored_command(row: tuple[Any, ...]) -> QueuedCommand:
     """Return the command of a table row. Raises StoreError if it is unreadable."""
     try:
         command = msgspec.convert(row, built(QueuedCommand))

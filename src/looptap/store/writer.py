@@ -32,7 +32,7 @@ from looptap.store.layout.columns import fact
 from looptap.store.layout.page_writer import PageWriter
 from looptap.store.layout.scalar_columns import ScalarRow
 from looptap.store.layout.written_file import Renewal, WrittenFile
-from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, size
+from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, items_and_bytes
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.sizing import size_of
@@ -195,7 +195,7 @@ class Writer:
     def _put(self, job: Job) -> bool:
         if self._closing.is_set():
             return False
-        count, nbytes = size(job)
+        count, nbytes = items_and_bytes(job)
         with self._lock:
             # Without its row a stream is lost, so statements may fill twice as much.
             limit = self.limit if count else 2 * self.limit
@@ -303,7 +303,7 @@ class Writer:
             found, items = [], 0
             while self._queue and items < _ITEMS_PER_TRANSACTION:
                 found.append(self._queue.popleft())
-                items += size(found[-1])[0]
+                items += items_and_bytes(found[-1])[0]
             return found
 
     def _ready(self) -> sqlite3.Connection:
@@ -374,7 +374,7 @@ class Writer:
 
     def _uncount(self, jobs: list[Job]) -> None:
         for job in jobs:
-            count, nbytes = size(job)
+            count, nbytes = items_and_bytes(job)
             self._count -= count
             self._bytes -= nbytes
 

@@ -15,7 +15,7 @@ from waiting import soon
 import looptap
 from looptap import CommandCancelled, CommandPending, ControlError
 from looptap.protocol import messages as m
-from looptap.store.replay_commands import load
+from looptap.store.replay_commands import commands_to_replay
 from looptap.testing import pair, parts_of
 
 
@@ -149,7 +149,7 @@ def test_a_cancelled_command_is_stored_and_not_replayed(tmp_path, directory):
     )  # fmt: skip
     saved = old.commands.save(tmp_path / "commands.yaml").read_text()
     assert "cancelled" in saved
-    assert load(tmp_path / "commands.yaml") == []
+    assert commands_to_replay(tmp_path / "commands.yaml") == []
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
     assert failures == []
     assert path.read_text().count("\n- ") == 9
     records = parts_of(agent).dispatcher.commands.commands.records
-    command_file.save(path, map(msgspec.structs.asdict, records), "steered")
+    command_file.save_commands(path, map(msgspec.structs.asdict, records), "steered")
     text = path.read_text()
     assert text.count("\n- ") == 10
     assert "value: 1.0e-05" in text
@@ -103,7 +103,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
     assert bare != steered
     assert [r.outcome for r in records] == ["done"] * 9
     assert len({(r.event, r.number) for r in records}) > 5
-    done = command_file.load(path)
+    done = command_file.load_commands(path)
     assert [(r.event, r.number, r.what, r.new) for r in sorted(records, key=lambda r: r.time)] == [
         (e["event"], e["number"], e["what"], e.get("new")) for e in done
     ]
@@ -122,7 +122,7 @@ def test_the_yaml_file_round_trips(tmp_path):
             run.set(names[type(value)], value, timeout=0)
     agent.emit("batch")
     path = run.commands.save(tmp_path / "c.yaml")
-    assert [entry["value"] for entry in command_file.load(path)] == values
+    assert [entry["value"] for entry in command_file.load_commands(path)] == values
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -148,10 +148,10 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
         main(["commands", str(path)])
     assert "  set flag True → False  done" in capsys.readouterr().out
     wanted = [("set", 9), ("set", False), ("call", "step + 1")]
-    assert [(one["what"], one["value"]) for one in replay_commands.load(path)] == wanted
+    assert [(one["what"], one["value"]) for one in replay_commands.commands_to_replay(path)] == wanted
     again = looptap.Agent("again", replay=path)
     again.control("count", lambda: 0, held.setdefault, type=int)
-    for _ in range(replay_commands.load(path)[-1]["number"]):
+    for _ in range(replay_commands.commands_to_replay(path)[-1]["number"]):
         again.emit("batch", step=1)
     assert [record.what for record in parts_of(again).dispatcher.commands.commands.records] == ["set", "set", "call"]
     again.close()
@@ -173,9 +173,9 @@ def test_a_file_that_cannot_be_replayed_is_a_sentence_with_its_line(tmp_path, li
     path = tmp_path / "c.yaml"
     path.write_text(f"# a\n{line}\n")
     with pytest.raises(ControlError, match=sentence):
-        command_file.load(path)
+        command_file.load_commands(path)
     with pytest.raises(ControlError, match="cannot be read"):
-        command_file.load(tmp_path / "nothing")
+        command_file.load_commands(tmp_path / "nothing")
 
 
 def test_a_command_that_cannot_be_replayed_is_recorded_and_the_loop_continues(tmp_path, caplog):

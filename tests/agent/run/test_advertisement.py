@@ -19,7 +19,7 @@ from looptap.agent.io import endpoints, reactor
 from looptap.agent.io.endpoints import place_for_sockets
 from looptap.client.attach import attach, runs
 from looptap.protocol.errors import NoAnswer, RunEnded, WrongServer
-from looptap.protocol.files.connection import private_dir, publish, read, runtime_dir, sweep
+from looptap.protocol.files.connection import private_dir, publish, read_connection_file, runtime_dir, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets in directories")
 
@@ -30,12 +30,12 @@ def file_of(place):
 
 
 def socket_of(path):
-    return Path(read(path).endpoints[0].removeprefix("ipc://"))
+    return Path(read_connection_file(path).endpoints[0].removeprefix("ipc://"))
 
 
 def moved(path, **process):
     """Rewrite the connection file as if its process were on another host."""
-    file = read(path)
+    file = read_connection_file(path)
     path.unlink()
     return publish(msgspec.structs.replace(file, process=msgspec.structs.replace(file.process, **process)), path.parent)
 
@@ -115,8 +115,8 @@ def test_a_socket_of_another_host_says_how_to_get_there(place):
 def test_a_port_of_another_host_that_is_taken_here_says_how_to_connect(place):
     with looptap.Agent("digits", listen="tcp"), looptap.Agent("other", listen="tcp"):
         (path,) = place.glob("digits*.json")
-        (taken,) = read(next(place.glob("other*.json"))).endpoints
-        path.write_text(path.read_text().replace(read(path).endpoints[0], taken))
+        (taken,) = read_connection_file(next(place.glob("other*.json"))).endpoints
+        path.write_text(path.read_text().replace(read_connection_file(path).endpoints[0], taken))
         moved_path = moved(path, host="node7")
         with pytest.raises(NoAnswer, match="is on host node7"):
             attach("digits")
@@ -147,7 +147,7 @@ def test_a_copied_file_of_an_ended_run_is_known_to_have_ended(place, listen):
 def test_the_keys_of_an_ended_run_open_no_later_run_at_its_port(place, tmp_path):
     with looptap.Agent("digits", listen="tcp"):
         copy = Path(shutil.copy2(file_of(place), tmp_path / "copy.json"))
-    (endpoint,) = read(copy).endpoints
+    (endpoint,) = read_connection_file(copy).endpoints
     with looptap.Agent("digits", listen=endpoint), pytest.raises(WrongServer, match="another run took its place"):
         attach(copy, timeout=600)
 
@@ -211,7 +211,7 @@ def test_a_directory_created_meanwhile_by_another_user_gets_no_socket(place, mon
 def test_an_agent_removes_what_long_dead_runs_left_and_nothing_else(place):
     with looptap.Agent("living"):
         living = file_of(place)
-        file = read(living)
+        file = read_connection_file(living)
         ages = {}
         for name, age, process in [
             ("old", 7200, {"start": "1"}),
@@ -236,7 +236,7 @@ def test_an_agent_removes_what_long_dead_runs_left_and_nothing_else(place):
 
 def test_a_sweep_checks_a_bounded_number_of_files(place):
     with looptap.Agent("living"):
-        file = read(file_of(place))
+        file = read_connection_file(file_of(place))
     for n in range(5):
         dead = msgspec.structs.replace(
             file,

@@ -27,7 +27,7 @@ from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, version_of
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 from looptap.protocol.roles import ALLOWED
 from looptap.protocol.values.unpacking import unpack_values
 from looptap.streams.errors import QueryError
@@ -43,7 +43,7 @@ def dial(directory):
 
     def connect(name="*", hello=True):
         path = max(directory.glob(f"{name}-*.json"), key=lambda path: path.stat().st_mtime)  # os._exit leaves its own
-        file = read(path)
+        file = read_connection_file(path)
         dealer = context.socket(zmq.DEALER)
         made.append(dealer)
         dealer.linger, dealer.rcvtimeo, dealer.sndtimeo = 0, 20_000, 20_000

@@ -27,7 +27,7 @@ from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.errors import NotAllowed, RunEnded
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 from looptap.protocol.roles import ALLOWED
 from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import QueryError
@@ -57,7 +57,7 @@ def dial():
     context, made = zmq.Context(), []
 
     def connect(path, hello=True, **options):
-        file = read(path)
+        file = read_connection_file(path)
         dealer = context.socket(zmq.DEALER)
         made.append(dealer)
         dealer.linger, dealer.rcvtimeo, dealer.sndtimeo = 0, 20_000, 20_000
@@ -113,7 +113,7 @@ def test_before_a_share_nothing_more_listens_and_after_the_last_nothing_again(jo
 def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_server(job, tmp_path):
     agent, run = job
     shares = [run.share(), run.share(path=tmp_path), run.share(path=tmp_path / "for-ada.json")]
-    files = [read(share.path) for share in shares]
+    files = [read_connection_file(share.path) for share in shares]
     assert shares[2].path.name == "for-ada.json"
     assert [share.path.stat().st_mode & 0o777 for share in shares] == [0o600] * 3
     assert len({file.public for file in files}) == 3
@@ -441,7 +441,7 @@ def test_attaching_to_an_ended_or_remote_share_says_which(job, tmp_path):
     share = run.share(endpoint="tcp")
     assert "through ssh" in share.reach
     assert "your own user" in run.share().reach
-    file = read(share.path)
+    file = read_connection_file(share.path)
     share.revoke()
     with pytest.raises(looptap.RefusedKey, match="has been ended"):
         looptap.attach(share.path)
@@ -630,7 +630,7 @@ def test_a_viewers_lost_link_is_restored_without_a_gap(job):
     agent, run = job
     share = run.share(endpoint="tcp")
     with Proxy(share.endpoints[0]) as proxy:
-        file = msgspec.structs.replace(read(share.path), endpoints=(proxy.endpoint,))
+        file = msgspec.structs.replace(read_connection_file(share.path), endpoints=(proxy.endpoint,))
         share.path.write_bytes(msgspec.json.encode(file))
         with looptap.attach(share.path) as viewer:
             loss = viewer.stream("loss")

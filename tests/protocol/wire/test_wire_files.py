@@ -15,7 +15,15 @@ import pytest
 
 from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
 from looptap.protocol.files import connection as connections
-from looptap.protocol.files.connection import ConnectionFile, listing, publish, read, remove, runtime_dir, sweep
+from looptap.protocol.files.connection import (
+    ConnectionFile,
+    listing,
+    publish,
+    read_connection_file,
+    remove,
+    runtime_dir,
+    sweep,
+)
 from looptap.protocol.keys import KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.process.identity import Process, start_time
@@ -41,7 +49,7 @@ def test_a_file_is_readable_by_its_owner_only_under_any_umask(directory, umask):
 
 def test_a_published_file_reads_back_equal(directory):
     file = connection()
-    assert read(publish(file, directory)) == file
+    assert read_connection_file(publish(file, directory)) == file
     assert file.client == KEYS.client
     assert file.process.alive()
 
@@ -193,7 +201,7 @@ def test_a_file_that_cannot_be_trusted_is_refused_with_the_command_that_mends_it
     path = publish(connection(), directory)
     command = spoil(path)
     with pytest.raises(UnsafeFile) as caught:
-        read(path)
+        read_connection_file(path)
     assert str(caught.value).endswith(command)
     (found,) = listing(directory)
     assert (found.file, found.alive, found.problem) == (None, None, str(caught.value))
@@ -205,7 +213,7 @@ def test_each_refusal_names_its_case(directory):
         path = publish(connection(), directory)
         spoil(path)
         with pytest.raises(UnsafeFile) as caught:
-            read(path)
+            read_connection_file(path)
         said.add(str(caught.value).partition(str(directory))[2].partition(" ")[2])
         directory.chmod(0o700)
         for left in directory.iterdir():
@@ -216,19 +224,19 @@ def test_each_refusal_names_its_case(directory):
 def test_another_major_version_is_an_error_with_both_versions(directory):
     path = publish(connection(version=(VERSION[0] + 1, 3)), directory)
     with pytest.raises(VersionMismatch, match=rf"version {VERSION[0] + 1}\.3, this looptap speaks {VERSION[0]}\."):
-        read(path)
+        read_connection_file(path)
 
 
 def test_a_newer_minor_version_with_unknown_fields_is_read(directory):
     path = publish(connection(version=(VERSION[0], 7)), directory)
     content = msgspec.json.decode(path.read_bytes()) | {"later": True}
     path.write_bytes(msgspec.json.encode(content))
-    assert read(path).version == (VERSION[0], 7)
+    assert read_connection_file(path).version == (VERSION[0], 7)
 
 
 def test_a_missing_file_is_no_such_run(directory):
     with pytest.raises(NoSuchRun, match="There is no connection file"):
-        read(directory / "gone.json")
+        read_connection_file(directory / "gone.json")
     assert listing(directory / "nowhere") == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from looptap.store.layout import schema
-from looptap.store.layout.scalar_columns import row_of
+from looptap.store.layout.scalar_columns import scalar_row
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.flags import ERROR, PARTIAL
@@ -46,7 +46,7 @@ def write(path):
     writer.command(QueuedCommand("c1", 1.5, 1.7e9, "batch", 12, "me", "echo.factor", 1, 3, "done"))
     events, times, losses = array("q", [1, 5, 9]), array("d", [0.1, 0.5, 0.9]), array("d", [0.5, 0.25, 0.0])
     names = [("loss", "loss", "float", False)]
-    writer.scalars(row_of("batch", 1.7e9, events, times, names, [losses], [bytearray((1, 1, 0))]))
+    writer.scalars(scalar_row("batch", 1.7e9, events, times, names, [losses], [bytearray((1, 1, 0))]))
     assert writer.close(30, farewell="the run ended")
 
 

@@ -11,7 +11,7 @@ from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.file_names import as_text
 from looptap.protocol.files.connection import ConnectionFile, publish, remake, sweep
-from looptap.protocol.files.ended_runs import Ended, abandoned, note
+from looptap.protocol.files.ended_runs import Ended, abandoned, note_ended_run
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.process.identity import REPLACED
@@ -42,7 +42,7 @@ def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | Non
     kept = as_text(str(store)) if store is not None and store.exists() else ""
     for path in files:
         with contextlib.suppress(OSError, UnsafeFile):
-            note(Ended(run.id, run.name, run.rank, run.started, time.time(), reason, kept), path.parent)
+            note_ended_run(Ended(run.id, run.name, run.rank, run.started, time.time(), reason, kept), path.parent)
 
 
 def _renew(file: ConnectionFile, directory: Path) -> None:

@@ -23,7 +23,7 @@ from looptap.agent.loop.plain_numbers import MAIN, query_of
 from looptap.agent.scalars.scalar_table import ScalarColumn, ScalarTable
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
-from looptap.store.kept_scalars import SPEED, fields_of, table_with
+from looptap.store.kept_scalars import SPEED, row_fields, table_with
 from looptap.streams.values.device_transfer import DeviceCopy
 
 MIN_LOOK_INTERVAL_SECONDS = 0.25
@@ -197,7 +197,7 @@ class ScalarHistory:
         columns = [table.columns[name] for name in names]
         return KeptScalars(
             on=table.on, query=", ".join(column.query for column in columns),
-            fields=fields_of(names), events=table.events[:count].tobytes(),
+            fields=row_fields(names), events=table.events[:count].tobytes(),
             times=table.times[:count].tobytes(),
             columns=tuple(column.values[:count].tobytes() for column in columns),
             present=tuple(bytes(column.present[:count]) for column in columns),

@@ -27,7 +27,7 @@ from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.replies import CommandRecord
 from looptap.store.layout.run_path import store_path
-from looptap.store.layout.scalar_columns import ScalarRow, row_of
+from looptap.store.layout.scalar_columns import ScalarRow, scalar_row
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.columns.value_columns import ValueColumns
@@ -213,7 +213,7 @@ def _row(table: ScalarTable) -> ScalarRow:
         (name, one.query, one.kind.__name__, one.exposed, one.rests.tolist() if any(one.rests) else [])
         for name, one in columns.items()
     ]
-    return row_of(
+    return scalar_row(
         table.on, time.time() - time.monotonic(), table.events, table.times, names,
         [one.values for one in columns.values()], [one.present for one in columns.values()],
     )  # fmt: skip

@@ -13,7 +13,7 @@ from rich.text import Text
 from looptap.cli.formats import cost, printable, problems, several, sized, stated, value_text
 from looptap.cli.tail import Rate, numbers_in
 from looptap.cli.top.model import Facts, Rank
-from looptap.client.control.controls import CHANGES, command_line, command_name
+from looptap.client.control.controls import CHANGES, command_name, line_of_command
 from looptap.client.estimates import banded, said
 from looptap.client.machine import machine_lines
 from looptap.client.streams.live import LiveStream
@@ -112,7 +112,7 @@ def newest_commands(seen: Facts, most: int, width: int = 0) -> Text:
     """Return the newest commands, newest last; ``width`` puts the change first."""
     newest = seen.commands[-most:] if most > 0 else ()
     lines = [
-        Text(printable(_brief(one, width) if width else command_line(one)), "yellow" if one.get("warning") else "")
+        Text(printable(_brief(one, width) if width else line_of_command(one)), "yellow" if one.get("warning") else "")
         for one in newest
     ]
     return Text("\n").join(lines) if lines else Text("none so far", "dim")

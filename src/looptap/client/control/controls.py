@@ -23,8 +23,8 @@ __all__ = [
     "Controls",
     "Outcome",
     "Records",
-    "command_line",
     "command_name",
+    "line_of_command",
     "question_before",
     "with_value",
 ]
@@ -215,10 +215,10 @@ class Records(list[dict[str, Any]]):
         Args:
             path: The file.
         """
-        return command_file.save(path, self, self.run)
+        return command_file.save_commands(path, self, self.run)
 
     def __repr__(self) -> str:
-        return "\n".join(map(command_line, self)) or "<no commands>"
+        return "\n".join(map(line_of_command, self)) or "<no commands>"
 
 
 def command_name(what: str, name: str) -> str:
@@ -230,13 +230,13 @@ def command_name(what: str, name: str) -> str:
     return f"{what} {name}" if what == UNSAFE else name or what
 
 
-def command_line(record: Mapping[str, Any]) -> str:
+def line_of_command(record: Mapping[str, Any]) -> str:
     """Format a command on one line.
 
     >>> change = {"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"}
-    >>> command_line(change)
+    >>> line_of_command(change)
     'batch 7  set lr 0.1 → 0.2  done'
-    >>> command_line({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "the job continues"})
+    >>> line_of_command({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "the job continues"})
     'batch 9  stop  done  the job continues'
     """
     get = record.get

@@ -15,7 +15,7 @@ from looptap.client.transport.connect_errors import is_loopback_address
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.file_names import fitting
-from looptap.protocol.files.connection import IPC, parse, write
+from looptap.protocol.files.connection import IPC, parse, write_connection_file
 from looptap.protocol.replies import ShareInfo, StreamInfo
 from looptap.streams.errors import QueryError
 
@@ -188,7 +188,7 @@ class SharingClient:
             file = parse(made.file.encode(), "the viewer's file")
             name = f"{fitting(file.run.id)}.{file.run.rank}.viewer-{share.id}.json".replace("/", "_")
             place = Path(path or ".").expanduser().absolute()
-            share.path = write(file, place / name if place.is_dir() else place)
+            share.path = write_connection_file(file, place / name if place.is_dir() else place)
         except BaseException:  # a key without a file
             share.revoke(timeout)
             raise

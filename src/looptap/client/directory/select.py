@@ -84,7 +84,7 @@ def listings_by_rank(run: RunListing) -> Mapping[int, RunListing]:
 
 
 def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
-    """Return for each run and rank the file of the most powerful role that can be used."""
+    """Return for each run and rank the usable file of the most powerful role."""
     best: dict[tuple[str, int], RunListing] = {}
     for run in listed:
         if run.problem:

@@ -36,7 +36,7 @@ def ahead(session: Session, timeout: float = REPLY_SECONDS) -> Offset:
     return best
 
 
-def between(first: Session, second: Session, boots: tuple[str, str]) -> Offset:
+def clock_offset_between(first: Session, second: Session, boots: tuple[str, str]) -> Offset:
     """Measure how far ``second``'s clock is ahead of ``first``'s; 0 for one boot."""
     if first is second or (boots[0] and boots[0] == boots[1]):
         return Offset(0.0, 0.0)

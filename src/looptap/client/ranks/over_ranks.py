@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from looptap.client.rank_numbers import numbered
-from looptap.client.ranks.clock_sync import Offset, between
+from looptap.client.ranks.clock_sync import Offset, clock_offset_between
 from looptap.client.ranks.combiners import MERGE, Combine, combination
 from looptap.client.ranks.rank_part import rank_part
 from looptap.client.ranks.rank_stream import RankStream
@@ -212,7 +212,7 @@ def _merger(text: str, functions: Iterable[str]) -> RankMerger:
 def _offset(run: RankHandle, first: int, rank: RankHandle) -> Offset:
     """Measure how far the clock of ``rank`` is ahead of that of the rank ``first``."""
     lead = run.ranks.reach(first)
-    return between(lead.session, rank.session, (run.ranks.boot(first), run.ranks.boot(rank.info.rank)))
+    return clock_offset_between(lead.session, rank.session, (run.ranks.boot(first), run.ranks.boot(rank.info.rank)))
 
 
 class _Spread:

@@ -14,7 +14,7 @@ import weakref
 from typing import Any, Protocol
 
 from looptap.client.sinks.shared_sink import SharedSink
-from looptap.client.sinks.sink import Origin, numbers_of
+from looptap.client.sinks.sink import Origin, step_and_numbers
 from looptap.protocol.messages import RunInfo
 from looptap.streams.stream.buffer import Record
 from looptap.streams.stream.feed import Feed
@@ -152,7 +152,7 @@ class Sending:
                 self._sink.end(self._id)
                 self._id = info.id
             name = self._stream.text or self._stream.name
-            step, numbers = numbers_of(record.value, name, record.event)
+            step, numbers = step_and_numbers(record.value, name, record.event)
             self._sink.put(Origin(info.name, info.id, info.host, record.rank, name), step, numbers)
         except Exception as error:
             self.failed += 1

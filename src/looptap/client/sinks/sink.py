@@ -34,12 +34,12 @@ class Sink(Protocol):
         """Send what is left, and release everything."""
 
 
-def numbers_of(value: Any, name: str, count: int) -> tuple[int, dict[str, float]]:
+def step_and_numbers(value: Any, name: str, count: int) -> tuple[int, dict[str, float]]:
     """Return the step of a value, and its other numbers by tag.
 
     A value without a field that counts has ``count`` as its step.
 
-    >>> numbers_of({"step": 3, "loss": 0.5, "note": "a"}, "curve", 0), numbers_of(0.25, "loss", 7)
+    >>> numbers_of({"step": 3, "loss": 0.5, "note": "a"}, "curve", 0), step_and_numbers(0.25, "loss", 7)
     ((3, {'loss': 0.5}), (7, {'loss': 0.25}))
     """
     fields = value._asdict() if hasattr(value, "_asdict") else value

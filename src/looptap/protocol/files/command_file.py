@@ -53,7 +53,7 @@ def _says(name: str, value: Any) -> bool:
     return value is not None and (name in _VALUES or bool(value))
 
 
-def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run: str) -> Path:
+def save_commands(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run: str) -> Path:
     """Write the commands of a run to ``path``, replacing it atomically."""
     target = Path(path)
     beside = target.with_name(f"{target.name}.{os.urandom(8).hex()}.part")
@@ -66,7 +66,7 @@ def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run
         raise
 
 
-def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def load_commands(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Load the commands of a file in order. Raises ControlError for bad content."""
     from looptap.protocol.files.documents import Document
 
@@ -74,10 +74,10 @@ def load(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found = [] if document.value is None else document.value
     if not isinstance(found, list):
         raise ControlError(f"{document.where()}: the commands are a list: - {{event: batch, number: 3, …}}")
-    return checked(found, document.where)
+    return checked_commands(found, document.where)
 
 
-def checked(entries: Iterable[Any], where: Callable[[int], str]) -> list[dict[str, Any]]:
+def checked_commands(entries: Iterable[Any], where: Callable[[int], str]) -> list[dict[str, Any]]:
     """Return the ``entries`` to replay; ``where`` locates each. Raises ControlError."""
     found = [_checked(entry, where(place)) for place, entry in enumerate(entries)]
     return [entry for entry in found if entry["what"] in REPLAYED and entry.get("outcome", "done") == "done"]

@@ -135,7 +135,7 @@ def make_private(directory: Path) -> None:
     about = directory.lstat()
     if not stat.S_ISDIR(about.st_mode):
         raise UnsafeFile(f"{directory} is not a directory. Remove it: rm {directory}")
-    if not is_ours(about):
+    if not is_of_this_user(about):
         raise UnsafeFile(
             f"{directory} belongs to user {about.st_uid}, not to you. Choose another one: "
             "export LOOPTAP_DIR=$HOME/.looptap && mkdir -m 700 $HOME/.looptap"
@@ -162,7 +162,7 @@ def check_directory(directory: Path) -> None:
         )
 
 
-def is_ours(about: os.stat_result) -> bool:
+def is_of_this_user(about: os.stat_result) -> bool:
     """Return True if a file belongs to this process's user."""
     return sys.platform == "win32" or about.st_uid == os.geteuid()
 
@@ -175,10 +175,10 @@ def publish(file: ConnectionFile, directory: Path) -> Path:
 
     Raises UnsafeFile if anything is already at that path or if others could change the directory.
     """
-    return write(file, directory / file.name)
+    return write_connection_file(file, directory / file.name)
 
 
-def write(file: ConnectionFile, path: Path) -> Path:
+def write_connection_file(file: ConnectionFile, path: Path) -> Path:
     """Write ``file`` to ``path``, like `publish`."""
     directory = path.parent
     check_directory(directory)
@@ -212,7 +212,7 @@ def _put_in_place(draft: Path, path: Path) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def read(path: Path) -> ConnectionFile:
+def read_connection_file(path: Path) -> ConnectionFile:
     """Read the connection file at ``path``.
 
     Raises NoSuchRun if there is none, VersionMismatch if it is of another major version, and UnsafeFile, with
@@ -262,7 +262,7 @@ def _read_private(path: Path) -> bytes:
         option = "-r " if stat.S_ISDIR(about.st_mode) else ""
         raise UnsafeFile(f"{path} is not a regular file. Remove it: rm {option}{path}")
     with open(descriptor, "rb") as stream:
-        if not is_ours(about):
+        if not is_of_this_user(about):
             raise UnsafeFile(
                 f"{path} belongs to user {about.st_uid}, not to you. If you trust its content, copy it: "
                 f"install -m 600 {path} ."
@@ -295,7 +295,7 @@ def listing(directory: Path, known: Known | None = None) -> list[Found]:
             stamp = _stamp(path)
             before, file = known.get(path, ((), None))
             if file is None or before != stamp:
-                file = read(path)
+                file = read_connection_file(path)
                 known[path] = stamp, file
         except NoSuchRun:  # it ended while we looked
             continue
@@ -322,7 +322,7 @@ def remove(path: Path) -> bool:
 
 def _remove(path: Path, own: bool) -> bool:
     try:
-        file = read(path)
+        file = read_connection_file(path)
     except (NoSuchRun, UnsafeFile, VersionMismatch, OSError):
         return False
     dead = file.process.alive() is False
@@ -374,7 +374,7 @@ def _remove_socket(endpoint: str) -> None:
         return
     try:
         about = path.lstat()
-        if stat.S_ISSOCK(about.st_mode) and is_ours(about):
+        if stat.S_ISSOCK(about.st_mode) and is_of_this_user(about):
             path.unlink()
     except OSError:  # gone, or not permitted
         pass

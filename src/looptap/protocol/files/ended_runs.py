@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from looptap.protocol.errors import LinkError
-from looptap.protocol.files.connection import IPC, check_directory, is_ours, read, remove
+from looptap.protocol.files.connection import IPC, check_directory, is_of_this_user, read_connection_file, remove
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.process.identity import Process
 from looptap.protocol.types.built_types import built
@@ -37,7 +37,7 @@ class Ended(msgspec.Struct, frozen=True):
     store: str = ""
 
 
-def note(run: Ended, directory: Path) -> None:
+def note_ended_run(run: Ended, directory: Path) -> None:
     """Add a run to the list in ``directory``. Raises OSError or UnsafeFile."""
     check_directory(directory)
     path = directory / FILE_NAME
@@ -60,7 +60,7 @@ def abandoned(directory: Path, open_runs: Collection[str]) -> list[tuple[Path, R
     found, this = [], Process.this()
     for path in directory.glob("*.json"):
         try:
-            file = read(path)
+            file = read_connection_file(path)
         except (LinkError, OSError):
             continue
         former = msgspec.structs.replace(file.process, program=this.program)  # which an exec has changed
@@ -80,7 +80,7 @@ def ended(directory: Path) -> list[Ended]:
     found = []
     with contextlib.suppress(OSError), open(os.open(path, flags), "rb") as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode) or not is_ours(about):
+        if not stat.S_ISREG(about.st_mode) or not is_of_this_user(about):
             return []
         for line in file.read(2 * MAX_BYTES).splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # half a line, or one of a newer looptap

@@ -61,7 +61,7 @@ def pack_columns(values: ValueColumns) -> bytes:
     That is a text with a lone surrogate, or more values than fit in memory as a list.
     """
     raw = _encode(_PackedColumns(values.rows, tuple(map(_packed, values.columns))))
-    _check_footprint(values, len(raw))
+    _check_memory(values, len(raw))
     return raw
 
 
@@ -77,11 +77,11 @@ def unpack_columns(raw: bytes | memoryview | msgspec.Raw) -> ValueColumns:
     if not found.rows and len(found.columns) > 1:
         raise ValueError(f"{len(found.columns)} columns of scalars")
     values = ValueColumns([column_of(one.code, one.buffer, one.texts) for one in found.columns], found.rows)
-    _check_footprint(values, len(raw))
+    _check_memory(values, len(raw))
     return values
 
 
-def _check_footprint(values: ValueColumns, size: int) -> None:
+def _check_memory(values: ValueColumns, size: int) -> None:
     if values.list_bytes > footprint.FREE_BYTES + footprint.BYTES_PER_BYTE * size:
         raise ValueError(f"{size:,} bytes in columns that would take {values.list_bytes:,} of memory as a list")
 

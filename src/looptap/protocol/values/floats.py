@@ -16,7 +16,7 @@ Widen = Callable[[bytearray], "np.ndarray[Any, Any]"]
 
 
 @cache
-def table(exponent_bits: int, mantissa_bits: int, *, finite: bool = False, fnuz: bool = False) -> Any:
+def float_table(exponent_bits: int, mantissa_bits: int, *, finite: bool = False, fnuz: bool = False) -> Any:
     """Return the 256 float32 values of an 8-bit format with a sign."""
     codes = np.arange(256)
     mantissa = codes & ((1 << mantissa_bits) - 1)
@@ -55,10 +55,10 @@ def _looked_up(of: Callable[[], Any]) -> Widen:
 
 WIDENED: dict[str, Widen] = {
     "bfloat16": _bfloat16,
-    "float8_e4m3fn": _looked_up(lambda: table(4, 3, finite=True)),
-    "float8_e5m2": _looked_up(lambda: table(5, 2)),
-    "float8_e4m3fnuz": _looked_up(lambda: table(4, 3, fnuz=True)),
-    "float8_e5m2fnuz": _looked_up(lambda: table(5, 2, fnuz=True)),
+    "float8_e4m3fn": _looked_up(lambda: float_table(4, 3, finite=True)),
+    "float8_e5m2": _looked_up(lambda: float_table(5, 2)),
+    "float8_e4m3fnuz": _looked_up(lambda: float_table(4, 3, fnuz=True)),
+    "float8_e5m2fnuz": _looked_up(lambda: float_table(5, 2, fnuz=True)),
     "float8_e8m0fnu": _looked_up(powers),
 }
 """The functions that widen a buffer, by torch's name of its dtype."""

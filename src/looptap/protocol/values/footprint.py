@@ -1,7 +1,7 @@
 """Estimate the memory of packed bytes before decoding them.
 
-An empty list is one byte on the wire and 72 in memory, so a hostile peer could multiply what it sends. `check` scans
-the headers, without looking into buffers, of anything larger than `SMALL_BYTES`.
+An empty list is one byte on the wire and 72 in memory, so a hostile peer could multiply what it sends. `check_memory`
+scans the headers, without looking into buffers, of anything larger than `SMALL_BYTES`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _patterns() -> _Patterns:
     )
 
 
-def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[int]) -> None:
+def check_memory(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[int]) -> None:
     """Raise ValueError if ``raw`` would take too much memory.
 
     ``containers`` are the extension codes that hold packed values, ``sets`` those among them that hash their items.

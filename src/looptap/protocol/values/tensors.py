@@ -25,13 +25,31 @@ _EMPTY_ROWS, _EMPTY_ITEMS = 65_536, 1 << 31
 """Of an array without items: the most empty rows it may have, and the largest product of its other dimensions. It
 takes no byte, whatever its shape, but its list or its sum does."""
 
-# fmt: off
-_TORCH_DTYPES = frozenset({
-    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64",
-    "float16", "float32", "float64", "bfloat16", "complex32", "complex64", "complex128",
-    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
-})
-# fmt: on
+_TORCH_DTYPES = frozenset(
+    {
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "complex32",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
+)
 
 
 class MalformedArray(Exception):

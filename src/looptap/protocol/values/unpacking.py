@@ -61,7 +61,8 @@ def unpack(raw: bytes | memoryview | msgspec.Raw) -> Any:
 def check_size(raw: bytes | memoryview | msgspec.Raw) -> None:
     """Raise ValueError for bytes that would take too much memory once decoded."""
     if len(raw) > footprint.SMALL_BYTES:
-        footprint.check(memoryview(raw), frozenset(CONTAINERS), frozenset({extensions.SET, extensions.FROZENSET}))
+        sets = frozenset({extensions.SET, extensions.FROZENSET})
+        footprint.check_memory(memoryview(raw), frozenset(CONTAINERS), sets)
 
 
 def _text(data: memoryview) -> str:

@@ -92,7 +92,7 @@ def fact_of(column: Any) -> Any:
     return restored(None, column) if isinstance(column, bytes) else column
 
 
-def parameters(stream: int, batch: Batch) -> list[Any]:
+def item_parameters(stream: int, batch: Batch) -> list[Any]:
     """Return the SQL parameters of a batch, `COLUMN_COUNT` for each item."""
     out: list[Any] = []
     first, clock, rank = batch.first, batch.clock, batch.rank

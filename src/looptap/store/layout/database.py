@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from looptap.protocol.files.regular_files import is_regular
+from looptap.protocol.process.own_descriptors import identity
 from looptap.store.errors import StoreError
 from looptap.store.layout.schema import completions
 
@@ -70,7 +71,7 @@ class Database:
             raise StoreError(f"{self.path} is damaged or cannot be read: {why}.") from None
 
     def complete(self) -> None:
-        """Complete a file of an older version, in memory; call it once the file is checked."""
+        """Complete a checked file of an older version, in memory."""
         for sql in ("PRAGMA query_only = OFF", "PRAGMA temp_store = MEMORY", *completions(self.select)):
             self.select(sql)
         self.select(f"PRAGMA query_only = {not self._trusted}")
@@ -86,7 +87,7 @@ class Database:
     def _bounded(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._trusted:
             return self._connection.execute(sql, parameters).fetchall()
-        size = max(size_of(self.path), SMALL_FILE_BYTES)
+        size = max(bytes_on_disk(self.path), SMALL_FILE_BYTES)
         try:
             return self._short(sql, parameters, size)
         except sqlite3.DataError:  # a longer value: measure each row before reading the next
@@ -113,20 +114,11 @@ class Database:
         return self._connection.execute(sql, parameters)
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from all others of the machine; None without one."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _weight(values: Iterable[Any]) -> int:
     return sum(map(getsizeof, values))
 
 
-def size_of(path: Path) -> int:
+def bytes_on_disk(path: Path) -> int:
     """Return the bytes of the file and its log, without holes."""
     found = 0
     for one in (path, path.with_name(path.name + "-wal")):

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from looptap.store.layout.columns import COLUMN_COUNT, parameters
+from looptap.store.layout.columns import COLUMN_COUNT, item_parameters
 from looptap.store.layout.pages import INSERT_PAGE, PAGE_BYTES, PAGE_ITEMS, page_of
 from looptap.streams.columns.growing_columns import GrowingColumns
 from looptap.streams.columns.value_columns import ValueColumns, as_columns
@@ -139,7 +139,7 @@ class PageWriter:
         return _Run(*rest) if len(rest[1]) else None
 
     def _store_rows(self, connection: sqlite3.Connection, stream: int, batch: Batch) -> None:
-        self._rows += parameters(stream, batch)
+        self._rows += item_parameters(stream, batch)
         if len(self._rows) >= self._most:
             self._insert_rows(connection)
 

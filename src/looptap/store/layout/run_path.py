@@ -65,12 +65,12 @@ def folder_of_runs() -> Path:
     Raises StoreError if it went with the working directory.
     """
     folder = store_path(".").parent
-    if not absolute(folder).is_absolute():
+    if not absolute_path(folder).is_absolute():
         raise StoreError(f"No run can be found in {folder}: {GONE}. Go to another one, or name a folder.")
     return folder
 
 
-def absolute(path: Path) -> Path:
+def absolute_path(path: Path) -> Path:
     """Return an absolute path, or ``path`` itself if its directory is gone."""
     try:
         return path.absolute()
@@ -113,12 +113,12 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def is_local(path: Path, mounts: str | None = None) -> bool:
+def is_on_local_disk(path: Path, mounts: str | None = None) -> bool:
     """Return True if ``path`` is on a local file system, where SQLite can use WAL.
 
     Unknown file systems count as remote. ``mounts`` is a text in the format of /proc/mounts.
 
-    >>> is_local(Path("/data/run"), "/dev/sda1 / ext4 rw 0 0" + chr(10) + "nas:/d /data nfs4 rw 0 0")
+    >>> is_on_local_disk(Path("/data/run"), "/dev/sda1 / ext4 rw 0 0" + chr(10) + "nas:/d /data nfs4 rw 0 0")
     False
     """
     if mounts is None:

@@ -36,7 +36,7 @@ class ScalarName(msgspec.Struct, array_like=True, frozen=True):
     """For integers beyond 2**53, one for each row: by how much the integer differs from the float nearest to it."""
 
 
-def row_of(
+def scalar_row(
     on: str,
     clock: float,
     events: array[int],

@@ -109,7 +109,7 @@ def create(connection: sqlite3.Connection) -> None:
 
 
 def completions(select: Select) -> list[str]:
-    """Return SQL that puts beside an older file what it lacks, so that all are read alike."""
+    """Return SQL that completes an older file in memory, so that all are read alike."""
     found = {name: {column for _, column, *_ in select(f"PRAGMA main.table_info({name})")} for name in _columns()}
     tables = [
         f"CREATE TEMP TABLE {name} ({', '.join(_columns()[name])})" for name in _LATER_TABLES if not found[name]

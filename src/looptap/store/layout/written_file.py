@@ -32,7 +32,7 @@ from looptap.protocol.process.own_descriptors import (
 )
 from looptap.store.errors import StoreError
 from looptap.store.layout.database import address
-from looptap.store.layout.run_path import GONE, absolute, is_local
+from looptap.store.layout.run_path import GONE, absolute_path, is_on_local_disk
 from looptap.store.layout.schema import check_schema, create
 
 BUSY_TIMEOUT_SECONDS = 5.0
@@ -100,7 +100,7 @@ class WrittenFile:
     def __init__(
         self, path: Path, begin: Callable[[sqlite3.Connection], None], renewed: Callable[[Renewal], None]
     ) -> None:
-        self.path = self._wanted = absolute(path)
+        self.path = self._wanted = absolute_path(path)
         self._begin, self._renewed = begin, renewed
         self._connection: OwnConnection | None = None
         self._current = False  # False once the connection is to a former file, or has failed
@@ -290,7 +290,7 @@ class WrittenFile:
         self._connection, self._current, self._suspect = connection, True, False
 
     def _begin_log(self, connection: sqlite3.Connection) -> None:
-        self._local = is_local(self.path.parent)
+        self._local = is_on_local_disk(self.path.parent)
         journal, synchronous, logs = _AHEAD if self._local else _BEHIND
         connection.execute(f"PRAGMA journal_mode = {journal}")
         connection.execute(f"PRAGMA synchronous = {synchronous}")

@@ -11,7 +11,7 @@ from looptap.cli.formats import json_of, printable
 from looptap.cli.options import RunOrFile
 from looptap.cli.output import DONE
 from looptap.cli.sources import source
-from looptap.client.control.controls import Records, command_line
+from looptap.client.control.controls import Records, line_of_command
 from looptap.protocol.files import command_file
 
 
@@ -37,7 +37,7 @@ def commands_command(
     elif as_json:
         print(json_of(entries))
     else:
-        lines = [f"{_clock(one.get('time'))}  {command_line(one)}" for one in entries]
+        lines = [f"{_clock(one.get('time'))}  {line_of_command(one)}" for one in entries]
         print(printable("\n".join(lines), keep="\n") or "No commands so far.")
     return DONE
 

@@ -17,7 +17,7 @@ from looptap.cli.output import DONE, FAILED, complain, say_json
 from looptap.cli.questions import refused
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
-from looptap.client.control.controls import Outcome, command_line
+from looptap.client.control.controls import Outcome, line_of_command
 from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.protocol.errors import RemoteError
@@ -162,7 +162,7 @@ def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) ->
         )
     if record.get("what") != what or any(record.get(name) != value for name, value in asked.items()):
         raise ControlError(
-            f"the command {id:.80} was another one, and nothing was done: {command_line(record)}. Give that one to "
+            f"the command {id:.80} was another one, and nothing was done: {line_of_command(record)}. Give that one to "
             "see its outcome; without --id what you wrote is a new command."
         )
     return run.outcome(id, timeout=timeout)

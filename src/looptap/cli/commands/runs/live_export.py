@@ -138,12 +138,12 @@ class _Followed:
 
     def news(self) -> Iterator[tuple[Any, int, dict[str, float]]]:
         """Yield the origin, the step and the numbers of each new value."""
-        from looptap.client.sinks.sink import Origin, numbers_of
+        from looptap.client.sinks.sink import Origin, step_and_numbers
 
         info = self.run.session.info
         for item in self._tail.look():
             record = item.record
             if record.error is None:
                 rank = info.rank if record.rank is None else record.rank
-                step, numbers = numbers_of(record.value, self._query, record.event)
+                step, numbers = step_and_numbers(record.value, self._query, record.event)
                 yield Origin(info.name, info.id, info.host, rank, self._query), step, numbers

@@ -10,7 +10,7 @@ from typer import Argument
 
 from looptap.cli.options import AllowCalls
 from looptap.cli.questions import refused
-from looptap.store.replay_commands import load
+from looptap.store.replay_commands import commands_to_replay
 
 CONTEXT_SETTINGS: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """The options after COMMAND are those of the job."""
@@ -34,7 +34,7 @@ def replay_command(
 
     The same as LOOPTAP_REPLAY=commands.yaml python train.py, or looptap.Agent(..., replay="commands.yaml").
     """
-    entries = load(file)
+    entries = commands_to_replay(file)
     calls = [str(entry.get("value")) for entry in entries if entry["what"] == "call"]
     if calls:
         question = f"Run the Python code of {len(calls)} calls of {file} in the job, the first is {calls[0]!r:.200}?"

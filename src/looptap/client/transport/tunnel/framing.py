@@ -88,14 +88,14 @@ class _Raw(msgspec.Struct):
     text: str = ""
 
 
-def outward(peer: socket.socket, stream: IO[bytes]) -> None:
+def copy_outward(peer: socket.socket, stream: IO[bytes]) -> None:
     """Copy what ``peer`` sends to ``stream``, as lines, until one of them ends."""
     with contextlib.suppress(OSError, ValueError):  # hung up; closed
         while data := peer.recv(_CHUNK_BYTES):
             _write_line(stream, binascii.b2a_base64(data))
 
 
-def inward(stream: IO[bytes], peer: socket.socket) -> None:
+def copy_inward(stream: IO[bytes], peer: socket.socket) -> None:
     """Copy the bytes in ``stream``'s lines to ``peer``, until an end or a bad line."""
     with contextlib.suppress(OSError, ValueError):
         while line := stream.readline(_LINE):

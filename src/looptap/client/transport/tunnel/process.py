@@ -20,9 +20,9 @@ from concurrent.futures import TimeoutError as TooLate
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.client.transport.tunnel.framing import (
     Heading,
+    copy_inward,
+    copy_outward,
     heading_of,
-    inward,
-    outward,
     read_heading,
 )
 from looptap.client.transport.tunnel.running_command import RunningCommand
@@ -42,12 +42,12 @@ def is_remote(name: object) -> bool:
     return isinstance(name, str) and name.startswith((SSH, COMMAND))
 
 
-def command_of(name: str, rank: int | None = None) -> list[str]:
+def command_to_run(name: str, rank: int | None = None) -> list[str]:
     """Return the command that leads to the run. Raises NoSuchRun for a bad name.
 
-    >>> command_of("ssh://login/node7/digits")[-4:]
+    >>> command_to_run("ssh://login/node7/digits")[-4:]
     ['-J', 'login', 'node7', 'looptap bridge digits']
-    >>> command_of("command:srun --jobid=17 looptap bridge digits")
+    >>> command_to_run("command:srun --jobid=17 looptap bridge digits")
     ['srun', '--jobid=17', 'looptap', 'bridge', 'digits']
     """
     if name.startswith(COMMAND):
@@ -90,7 +90,7 @@ def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
     words = ["relay", *(["--ranks", ranks, "--", run_id] if run_id[:1] == "-" else [run_id, "--ranks", ranks])]
     if name.startswith(SSH):
         return over_ssh(name.removeprefix(SSH).split("/")[:-1] or [name.removeprefix(SSH)], words)
-    command = command_of(name)
+    command = command_to_run(name)
     for place in range(1, len(command)):
         if command[place] == "bridge" and "looptap" in command[place - 1]:
             return [*command[:place], *words]
@@ -106,7 +106,7 @@ class CommandRoute:
     """Maximum seconds between two attempts to reconnect."""
 
     def __init__(self, name: str, rank: int | None = None) -> None:
-        self.name, self._command = name, command_of(name, rank)
+        self.name, self._command = name, command_to_run(name, rank)
         self._lock = threading.Lock()
         self._starting: _ProcessPipe | None = None
         self._pipe: _ProcessPipe | None = None
@@ -272,7 +272,7 @@ class _ProcessPipe:
             finally:
                 self._heading_line.set_result(line)
             peer = self._peer.result()
-            inward(stream, peer)
+            copy_inward(stream, peer)
             peer.shutdown(socket.SHUT_RDWR)
 
     def _copy_to_command(self, server: socket.socket, remove: Callable[[], None]) -> None:
@@ -289,7 +289,7 @@ class _ProcessPipe:
             peer.settimeout(None)
             if self._peer.set_running_or_notify_cancel():
                 self._peer.set_result(peer)
-            outward(peer, self._command.stdin)
+            copy_outward(peer, self._command.stdin)
         self._command.close_stdin()
         if peer is not None:
             self._threads[0].join(REPLY_SECONDS)
