@@ -135,7 +135,7 @@ HARMLESS = [logs_removed, index_removed, log_removed, checkpointed, touched]
 def test_nothing_is_lost_if_a_file_goes_while_it_is_written(tmp_path, monkeypatch, caplog, happens, local):
     if not local and happens in (logs_removed, index_removed, log_removed, checkpointed):
         pytest.skip("a network file system has no logs")
-    monkeypatch.setattr(written_file, "is_local", lambda path: local)
+    monkeypatch.setattr(written_file, "is_on_local_disk", lambda path: local)
     keeping = Keeping(tmp_path / "runs" / "run.looptap")
     keeping.keep()
     for _ in range(2):

@@ -406,7 +406,7 @@ def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
 
 
 def test_on_a_network_file_system_there_is_no_log_that_needs_shared_memory(made, monkeypatch):
-    monkeypatch.setattr(written_file, "is_local", lambda path: False)
+    monkeypatch.setattr(written_file, "is_on_local_disk", lambda path: False)
     kept = made()
     stream = kept.stream("s")
     kept.append(stream, batch(1, [1]))

@@ -39,8 +39,10 @@ def step_and_numbers(value: Any, name: str, count: int) -> tuple[int, dict[str, 
 
     A value without a field that counts has ``count`` as its step.
 
-    >>> numbers_of({"step": 3, "loss": 0.5, "note": "a"}, "curve", 0), step_and_numbers(0.25, "loss", 7)
-    ((3, {'loss': 0.5}), (7, {'loss': 0.25}))
+    >>> step_and_numbers({"step": 3, "loss": 0.5, "note": "a"}, "curve", 0)
+    (3, {'loss': 0.5})
+    >>> step_and_numbers(0.25, "loss", 7)
+    (7, {'loss': 0.25})
     """
     fields = value._asdict() if hasattr(value, "_asdict") else value
     if isinstance(fields, tuple):
