@@ -14,7 +14,7 @@ from slowness import LONG_SECONDS
 from waiting import soon
 
 import looptap
-from looptap.integrations.auto.launch import command_of, environment_of, flags_of
+from looptap.integrations.auto.launch import command_that_runs, environment_of, flags_of
 
 SCRIPTS = TESTS / "trainers" / "scripts"
 RUN = ("-m", "looptap", "run")
@@ -252,9 +252,9 @@ def test_what_a_script_logs_is_the_same_and_there_by_its_tags(place, tmp_path):
 
 
 def test_a_program_is_started_as_it_is_and_its_python_children_have_looptap():
-    assert command_of(["sh", "train.sh"]) == ["sh", "train.sh"]
-    assert command_of(["train.py", "-x"])[-2:] == ["train.py", "-x"]
-    assert command_of(["pkg.train"], module=True)[-2:] == ["-m", "pkg.train"]
+    assert command_that_runs(["sh", "train.sh"]) == ["sh", "train.sh"]
+    assert command_that_runs(["train.py", "-x"])[-2:] == ["train.py", "-x"]
+    assert command_that_runs(["pkg.train"], module=True)[-2:] == ["-m", "pkg.train"]
 
 
 def test_the_options_of_the_interpreter_are_kept():

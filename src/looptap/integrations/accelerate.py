@@ -25,7 +25,7 @@ from accelerate.tracking import GeneralTracker
 from looptap.agent.agent import Agent
 from looptap.integrations.callers import argument_of, caller_of
 from looptap.integrations.noted_method import NotedMethod
-from looptap.integrations.training_run import TrainingRun, harmless, turned_loader, unwrapped
+from looptap.integrations.training_run import TrainingRun, harmless, summed, turned_loader, without_wrappers
 
 STATE_FILE = "looptap-{rank}.json"
 """The agent's state, in the folder of a checkpoint of each rank."""
@@ -115,7 +115,7 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
         prepared = vars(accelerator)  # it keeps what it has prepared under names of its own
         if len(prepared["_optimizers"]) == len(self._hooked):
             return
-        optimizers = [unwrapped(one, "optimizer") for one in prepared["_optimizers"]]
+        optimizers = [without_wrappers(one, "optimizer") for one in prepared["_optimizers"]]
         known = {id(one()) for one in self._hooked}
         for one in optimizers:
             if id(one) not in known:
@@ -125,12 +125,11 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
         parts = {
             "model": [accelerator.unwrap_model(one) for one in prepared["_models"]],
             "optimizer": optimizers,
-            "scheduler": [unwrapped(one, "scheduler") for one in prepared["_schedulers"]],
+            "scheduler": [without_wrappers(one, "scheduler") for one in prepared["_schedulers"]],
             "echo": [one for loader in prepared["_dataloaders"] if (one := turned_loader(loader)) is not None],
         }
         for name, things in parts.items():
-            names = [name] if len(things) == 1 else [f"{name}{index}" for index in range(len(things))]
-            self.run.expose(**dict(zip(names, things, strict=True)))
+            self.run.expose_each(name, things)
 
     @harmless
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
@@ -139,12 +138,8 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
         losses, _ = self.run.updated()
         event: dict[str, Any] = {"step": self._step}
         accelerator = self.run.trainer
-        if losses and accelerator is not None:
-            parts = accelerator.gradient_accumulation_steps
-            loss = losses[0] / parts if parts > 1 else losses[0]
-            for other in losses[1:]:
-                loss = loss + other / parts
-            event |= {"loss": loss, "losses": tuple(losses)}
+        if accelerator is not None:
+            event |= summed(losses, accelerator.gradient_accumulation_steps)
         self.run.emit("step", event)
 
     @harmless

@@ -24,7 +24,14 @@ from looptap.integrations.callers import caller_of
 from looptap.integrations.harmless import harmlessly
 from looptap.integrations.noted_method import NotedMethod
 from looptap.integrations.training_estimate import EarlyStop
-from looptap.integrations.training_run import TrainingRun, ends_with, harmless, optimizer_and_schedule, turned_loader
+from looptap.integrations.training_run import (
+    TrainingRun,
+    ends_with,
+    harmless,
+    optimizer_and_schedule,
+    summed,
+    turned_loader,
+)
 from looptap.streams.errors import ControlError
 
 STATE = "looptap"
@@ -87,15 +94,11 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         """Raise ``step``: the weights are updated, and their gradients are still there."""
         if self.run.agent is None:
             return None
-        if self.run.estimate is not None:
-            self.run.estimate.trained()
+        self.run.estimate.trained()
         losses, batches = self.run.updated()
-        event: dict[str, Any] = {"step": state.global_step + 1, "epoch": state.epoch}
-        if losses:
-            loss = losses[0]
-            for other in losses[1:]:
-                loss = loss + other
-            event |= {"loss": loss, "losses": tuple(losses), "batch": batches[-1], "batches": tuple(batches)}
+        event: dict[str, Any] = {"step": state.global_step + 1, "epoch": state.epoch, **summed(losses)}
+        if batches:
+            event |= {"batch": batches[-1], "batches": tuple(batches)}
         trainer = self.run.trainer
         if trainer is not None and trainer.accelerator.optimizer_step_was_skipped:
             event["skipped"] = True
@@ -128,16 +131,14 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
     def on_evaluate(self, args: Any, state: Any, control: Any, **what: Any) -> None:
         """Raise ``evaluation`` with the metrics."""
         metrics = what.get("metrics") or {}
-        if self.run.estimate is not None:
-            self.run.estimate.validated(metrics)
+        self.run.estimate.validated(metrics)
         self.run.emit("evaluation", {"step": state.global_step, "epoch": state.epoch, **metrics, "metrics": metrics})
         self._store(state, control)
 
     @harmless
     def on_prediction_step(self, args: Any, state: Any, control: Any, **what: Any) -> None:
         """Count a batch of an evaluation, for the estimate of the remaining time."""
-        if self.run.estimate is not None:
-            self.run.estimate.validating()
+        self.run.estimate.validating()
 
     @harmless
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **what: Any) -> None:
@@ -165,10 +166,13 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         if early is not None:
             metric = args.metric_for_best_model
             stop = EarlyStop(
-                metric if metric.startswith("eval_") else f"eval_{metric}", early.early_stopping_patience,
-                early.early_stopping_threshold, bool(args.greater_is_better), "huggingface",
-                functools.partial(setattr, early, "early_stopping_patience"),
-            )  # fmt: skip
+                metric=metric if metric.startswith("eval_") else f"eval_{metric}",
+                patience=early.early_stopping_patience,
+                min_delta=early.early_stopping_threshold,
+                larger=bool(args.greater_is_better),
+                like="huggingface",
+                set_patience=functools.partial(setattr, early, "early_stopping_patience"),
+            )
         self.run.expect(state.max_steps - state.global_step, every, stop)
 
     @harmless

@@ -42,9 +42,13 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     """
 
     def __init__(
-        self, name: str | None = None, *, agent: Agent | None = None,
-        checkpoints: str | os.PathLike[str] | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str | None = None,
+        *,
+        agent: Agent | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__()
         if keras.backend.backend() != "torch":
             raise RuntimeError(
@@ -105,22 +109,29 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
 
     def _expect(self, steps: int, batches: int, epoch: int, frame: FrameType) -> None:
         """Expose the estimate of the remaining time, from ``epoch`` on."""
-        often = None if argument_of(frame, "fit", "validation_data") is None else argument_of(
-            frame, "fit", "validation_freq"
-        )  # fmt: skip
+        validates = argument_of(frame, "fit", "validation_data") is not None
+        often = argument_of(frame, "fit", "validation_freq") if validates else None
         callbacks = getattr(caller_of(frame, keras.callbacks.CallbackList), "callbacks", ())
-        early, stop = next((one for one in callbacks if isinstance(one, keras.callbacks.EarlyStopping)), None), None
+        early = next((one for one in callbacks if isinstance(one, keras.callbacks.EarlyStopping)), None)
         if early is not None and not early.monitor.startswith("val_"):
             often = 1  # a metric of the training has a value at each epoch
         if not isinstance(often, int):
-            early = often = None
-        if early is not None and often is not None:
-            stop = EarlyStop(
-                early.monitor, early.patience, early.min_delta, _larger_is_better(early, self.model), "keras",
-                functools.partial(setattr, early, "patience"), baseline=early.baseline,
-                warm_up=max(0, early.start_from_epoch // often - epoch // often),
-            )  # fmt: skip
-        self.run.expect(steps, often and batches * often / self._parts_count, stop)
+            self.run.expect(steps)
+            return
+        stop = None if early is None else self._early_stop(early, often, epoch)
+        self.run.expect(steps, batches * often / self._parts_count, stop)
+
+    def _early_stop(self, early: Any, often: int, epoch: int) -> EarlyStop:
+        return EarlyStop(
+            metric=early.monitor,
+            patience=early.patience,
+            min_delta=early.min_delta,
+            larger=_larger_is_better(early, self.model),
+            like="keras",
+            set_patience=functools.partial(setattr, early, "patience"),
+            baseline=early.baseline,
+            warm_up=max(0, early.start_from_epoch // often - epoch // often),
+        )
 
     @harmless
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -134,9 +145,8 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
         self.run.log({"epoch": self._epoch, **logs}, self._step)
         if updated:
             noted, _ = self.run.updated()
-            event = {"step": self._step, "epoch": self._epoch, "batch_idx": batch, **whole(noted), "logs": logs}
-            if self.run.estimate is not None:
-                self.run.estimate.trained()
+            event = {"step": self._step, "epoch": self._epoch, "batch_idx": batch, **update_of(noted), "logs": logs}
+            self.run.estimate.trained()
             self.run.emit("step", event)
             self._stop()
 
@@ -144,7 +154,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Raise ``epoch`` with its metrics."""
         logs = dict(logs or {})
-        if self.run.estimate is not None and (self._tested or self.run.estimate.stops_early):
+        if self._tested or self.run.estimate.stops_early:
             self.run.estimate.validated(logs)
         self._tested = False
         self.run.emit("epoch", {"step": self._step, **logs, "epoch": epoch, "logs": logs})
@@ -153,8 +163,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     @harmless
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count a batch of a validation, for the estimate of the remaining time."""
-        if self.run.estimate is not None:
-            self.run.estimate.validating()
+        self.run.estimate.validating()
 
     @harmless
     def on_test_end(self, logs: Any = None) -> None:
@@ -194,7 +203,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
             self.model.stop_training = True
 
 
-def whole(noted: list[dict[str, Any]]) -> dict[str, Any]:
+def update_of(noted: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what an update computed, from what was noted of each of its batches."""
     if not noted:
         return {}

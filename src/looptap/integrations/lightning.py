@@ -24,7 +24,14 @@ from looptap.agent.agent import Agent
 from looptap.integrations import tee
 from looptap.integrations.harmless import harmlessly
 from looptap.integrations.training_estimate import EarlyStop
-from looptap.integrations.training_run import TrainingRun, ends_with, harmless, optimizer_and_schedule, turned_loader
+from looptap.integrations.training_run import (
+    TrainingRun,
+    ends_with,
+    harmless,
+    optimizer_and_schedule,
+    summed,
+    turned_loader,
+)
 from looptap.streams.errors import ControlError
 
 _EVENTS = "on_train_batch_end", "on_train_epoch_end", "on_validation_end"
@@ -80,13 +87,9 @@ class LightningCallback(*(one.Callback for one in _LIGHTNINGS)):  # type: ignore
         """Open the agent."""
         agent = self.run.begin(type(pl_module).__name__, lambda: dict(pl_module.hparams) or None, trainer)
         self.run.hear_first(self, LightningCallback.__bases__, trainer, *_EVENTS)
-        pairs = [optimizer_and_schedule(optimizer, None)[0] for optimizer in trainer.optimizers]
-        names = ["optimizer"] if len(pairs) == 1 else [f"optimizer{index}" for index in range(len(pairs))]
-        self.run.expose(model=pl_module, **dict(zip(names, pairs, strict=True)))
-        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-        names = ["scheduler"] if len(schedules) == 1 else [f"scheduler{index}" for index in range(len(schedules))]
-        self.run.expose(**dict(zip(names, schedules, strict=True)), state=trainer.state)
-        self.run.expose(echo=turned_loader(trainer.train_dataloader))
+        self.run.expose(model=pl_module, state=trainer.state, echo=turned_loader(trainer.train_dataloader))
+        self.run.expose_each("optimizer", [optimizer_and_schedule(one, None)[0] for one in trainer.optimizers])
+        self.run.expose_each("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
         self.run.checkpoint(self._save, at="step", together=True)
         self.run.at_end(tee.start(agent, ["lightning"]).stop)
         self._step = trainer.global_step
@@ -124,25 +127,20 @@ class LightningCallback(*(one.Callback for one in _LIGHTNINGS)):  # type: ignore
             self.run.losses.append(returned.detach())
         self.run.batches.append(batch)
         updated, self._step = trainer.global_step != self._step, trainer.global_step
-        if self.run.estimate is not None and (updated or self._manual):
+        if updated or self._manual:
             self.run.estimate.trained()
         if not updated:
             return
         losses, batches = self.run.updated()
         event: dict[str, Any] = {"step": self._step, "epoch": trainer.current_epoch, "batch_idx": batch_idx}
-        event |= {"batch": batch, "batches": tuple(batches), "outputs": outputs}
-        if losses:
-            loss = losses[0]
-            for other in losses[1:]:
-                loss = loss + other
-            event |= {"loss": loss, "losses": tuple(losses)}
+        event |= {"batch": batch, "batches": tuple(batches), "outputs": outputs, **summed(losses)}
         self.run.emit("step", event)
         self._stop(trainer)
 
     @harmless
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Raise ``epoch``."""
-        if self.run.estimate is not None and self._stops_at_epochs:
+        if self._stops_at_epochs:
             self.run.estimate.validated(trainer.callback_metrics)
         self.run.emit("epoch", {"epoch": trainer.current_epoch, "step": trainer.global_step})
         self._stop(trainer)
@@ -150,8 +148,7 @@ class LightningCallback(*(one.Callback for one in _LIGHTNINGS)):  # type: ignore
     @harmless
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *what: Any, **more: Any) -> None:
         """Count a batch of a validation, for the estimate of the remaining time."""
-        if self.run.estimate is not None:
-            self.run.estimate.validating()
+        self.run.estimate.validating()
 
     @harmless
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -159,7 +156,7 @@ class LightningCallback(*(one.Callback for one in _LIGHTNINGS)):  # type: ignore
         if self.run.agent is None or trainer.sanity_checking:
             return
         metrics = {**trainer.callback_metrics}
-        if self.run.estimate is not None and not self._stops_at_epochs:
+        if not self._stops_at_epochs:
             self.run.estimate.validated(metrics)
         event = {"step": trainer.global_step, "epoch": trainer.current_epoch, **metrics, "metrics": metrics}
         self.run.emit("evaluation", event)
@@ -179,10 +176,18 @@ class LightningCallback(*(one.Callback for one in _LIGHTNINGS)):  # type: ignore
         if self._stops_at_epochs:
             every = trainer.num_training_batches
         every = every / trainer.accumulate_grad_batches if trainer.enable_validation or early is not None else math.inf
-        stop = None if early is None else EarlyStop(
-            early.monitor, early.patience, early.min_delta, early.mode == "max", "lightning",
-            functools.partial(setattr, early, "patience"), early.stopping_threshold, early.divergence_threshold,
-        )  # fmt: skip
+        stop = None
+        if early is not None:
+            stop = EarlyStop(
+                metric=early.monitor,
+                patience=early.patience,
+                min_delta=early.min_delta,
+                larger=early.mode == "max",
+                like="lightning",
+                set_patience=functools.partial(setattr, early, "patience"),
+                good=early.stopping_threshold,
+                diverged=early.divergence_threshold,
+            )
         if self._manual:
             epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs >= 0 else math.inf
             steps = trainer.num_training_batches * epochs - trainer.fit_loop.total_batch_idx - 1

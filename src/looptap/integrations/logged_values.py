@@ -45,10 +45,10 @@ class LoggedValues:
 
     def _take(self, agent: Agent, values: Mapping[str, Any], step: Any) -> dict[str, Any]:
         """Append to the streams; return the observables of the event, if any."""
-        found = dict(flat(values))
-        numbers = [(tag, value) for tag, value in found.items() if is_number(value)]
+        found = dict(tagged(values))
+        numbers = [(tag, value) for tag, value in found.items() if is_one_number(value)]
         if step is None:
-            step = found["step"] if is_number(found.get("step")) else self._next(numbers)
+            step = found["step"] if is_one_number(found.get("step")) else self._next(numbers)
         for tag, value in numbers:
             if self._owns(tag):
                 self._append(agent, tag, step, value)
@@ -79,29 +79,26 @@ class LoggedValues:
             say_once(error)
 
 
-def flat(values: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH_COUNT) -> Iterator[tuple[str, Any]]:
+def tagged(values: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH_COUNT) -> Iterator[tuple[str, Any]]:
     """Yield tags and values; a dict in a dict gives tags with a slash.
 
-    >>> dict(flat({"loss": 1.0, "val": {"acc": 0.5, "f1": {"macro": 0.25}}}))
+    >>> dict(tagged({"loss": 1.0, "val": {"acc": 0.5, "f1": {"macro": 0.25}}}))
     {'loss': 1.0, 'val/acc': 0.5, 'val/f1/macro': 0.25}
     """
     for name, value in [*values.items()][:MAX_VALUES_COUNT]:
         tag = f"{prefix}{name}"
         if isinstance(value, Mapping) and depth > 0:
-            yield from flat(value, f"{tag}/", depth - 1)
+            yield from tagged(value, f"{tag}/", depth - 1)
         else:
             yield tag, value
 
 
-def is_number(value: Any) -> bool:
+def is_one_number(value: Any) -> bool:
     """Return True for a real number, a numpy scalar or a tensor with one element.
 
-    >>> is_number(0.5), is_number(True), is_number("0.5")
+    >>> is_one_number(0.5), is_one_number(True), is_one_number("0.5")
     (True, True, False)
     """
-    if isinstance(value, Real):
-        return True
-    return (
-        hasattr(value, "detach") and getattr(value, "numel", None) is not None and value.numel() == 1
-        and not value.is_complex()
-    )  # fmt: skip
+    if isinstance(value, Real) or not (hasattr(value, "detach") and hasattr(value, "numel")):
+        return isinstance(value, Real)
+    return bool(value.numel() == 1 and not value.is_complex())

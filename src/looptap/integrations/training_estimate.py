@@ -36,23 +36,39 @@ class EarlyStop(NamedTuple):
     """Validations before the first that counts."""
 
 
-class TrainingEstimate:
+class NoEstimate:
+    """What an adapter tells where it is not known when the training ends."""
+
+    progress: Progress | None = None
+    stops_early = False
+    """True if the framework stops the training by a metric."""
+
+    def trained(self) -> None:
+        """Count an update."""
+
+    def validating(self) -> None:
+        """Count a batch of a validation."""
+
+    def validated(self, metrics: Mapping[str, Any]) -> None:
+        """Record a validation."""
+
+    def finished(self) -> None:
+        """Record that the training is over."""
+
+
+class TrainingEstimate(NoEstimate):
     """The estimate of a training with ``steps`` updates ahead.
 
     ``every`` is the number of updates between two validations; None: there are none.
     """
 
     def __init__(self, steps: int, every: int | None = None, stop: EarlyStop | None = None) -> None:
-        self.progress, self._stop = _progress_of(steps, every, stop), stop
+        self.progress: Progress = _progress_of(steps, every, stop)
+        self._stop, self.stops_early = stop, stop is not None
         self._updates: Iterator[Any] = self.progress.train(itertools.repeat(range(1)))
         self._checks: Iterator[Any] | None = None
         self._validated = -1
         next(self._updates)  # the time of the first update begins here
-
-    @property
-    def stops_early(self) -> bool:
-        """True if the framework stops the training by a metric."""
-        return self._stop is not None
 
     def trained(self) -> None:
         """Count an update, and give the trainer the patience that a client has set."""

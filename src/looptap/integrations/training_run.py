@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from looptap.agent.agent import Agent, count_from, exposed_as, name_events
@@ -20,7 +22,7 @@ from looptap.agent.run.identity import checked_name
 from looptap.integrations.first_turn import Calls, FirstTurn
 from looptap.integrations.harmless import harmlessly, say_once
 from looptap.integrations.logged_values import LoggedValues
-from looptap.integrations.training_estimate import EarlyStop, TrainingEstimate
+from looptap.integrations.training_estimate import EarlyStop, NoEstimate, TrainingEstimate
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
 from looptap.streams.events import held, lazy
@@ -63,7 +65,7 @@ class TrainingRun:
         """The losses since the last update of the weights."""
         self.batches: list[Any] = []
         """The batches since then."""
-        self.estimate: TrainingEstimate | None = None
+        self.estimate = NoEstimate()
         """The remaining time of the training, if it is known where it ends."""
         self._awaited: Calls = {}
         self._said: LoggedValues | None = None
@@ -90,7 +92,7 @@ class TrainingRun:
             options = {"groups": GROUPS, **self._options}
             if config is not None and "config" not in options:
                 options["config"] = harmlessly(config)
-            self.agent = Agent(self._name or name_of(proposed), **options)
+            self.agent = Agent(self._name or run_name_of(proposed), **options)
             name_events(self.agent, SECOND_NAME, GROUPS[0])
         self._said = LoggedValues(self.agent, self.framework)
         return self.agent
@@ -112,6 +114,11 @@ class TrainingRun:
         """Expose those of ``things`` that there are, without keeping them alive."""
         if self.agent is not None:
             self.agent.expose(**{name: _weakly(thing) for name, thing in things.items() if thing is not None})
+
+    def expose_each(self, name: str, things: Sequence[Any]) -> None:
+        """Expose things under a name; several under that and their numbers."""
+        names = [name] if len(things) == 1 else [f"{name}{index}" for index in range(len(things))]
+        self.expose(**dict(zip(names, things, strict=True)))
 
     def checkpoint(self, save: Callable[[], str], at: str, *, together: bool = False) -> None:
         """Let clients ask for a checkpoint that an adapter's method saves.
@@ -140,7 +147,7 @@ class TrainingRun:
 
         A job's own ``progress`` stays until it is done. An endless training has none.
         """
-        self.estimate = None
+        self.estimate = NoEstimate()
         if self.agent is None or not 0 < steps < math.inf:
             return
         shown = held(exposed_as(self.agent, "progress"))
@@ -153,20 +160,23 @@ class TrainingRun:
     def emit(self, event: str, observables: dict[str, Any]) -> None:
         """Raise an event; names may be any text. Raises ``on_stop``."""
         if self.agent is not None:
-            try:
+            with self._noting():
                 self.agent.emit(event, **observables)
-            except BaseException as error:
-                self.raised = error
-                raise
 
     def log(self, values: Mapping[str, Any], step: int | None) -> None:
         """Raise ``log``, and append each number to a stream. Raises ``on_stop``."""
         if self._said is not None:
-            try:
+            with self._noting():
                 self._said.say(values, step)
-            except BaseException as error:
-                self.raised = error
-                raise
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note what an event raises."""
+        try:
+            yield
+        except BaseException as error:
+            self.raised = error
+            raise
 
     @property
     def stops(self) -> bool:
@@ -203,15 +213,15 @@ class TrainingRun:
         calls, self._at_end = self._at_end, []
         for call in calls:
             harmlessly(call)
-        if self.estimate is not None:
-            harmlessly(self.estimate.finished)
+        harmlessly(self.estimate.finished)
         if self.agent is not None:
             self._ended = self.agent.state_dict()
             if self._given is None:
                 self.agent.close(reason)
             else:  # as closing does: steps of an epoch that failed are in no later one
                 self.agent.end_group(GROUPS[0])
-        self.agent = self._said = self.estimate = self.raised = None
+        self.agent = self._said = self.raised = None
+        self.estimate = NoEstimate()
         self.losses, self.batches, self._trainer = [], [], _nothing
         self._awaited.clear()
 
@@ -280,17 +290,29 @@ def harmless(method: F) -> F:
     return call  # type: ignore[return-value]  # of the same form
 
 
-def name_of(proposed: object) -> str:
+def summed(losses: Sequence[Any], parts: int = 1) -> dict[str, Any]:
+    """Return the losses of an update, and their sum in ``parts``; {} without any.
+
+    >>> summed([1.0, 2.0], 2), summed([])
+    ({'loss': 1.5, 'losses': (1.0, 2.0)}, {})
+    """
+    if not losses:
+        return {}
+    loss = functools.reduce(operator.add, [one / parts for one in losses] if parts > 1 else losses)
+    return {"loss": loss, "losses": tuple(losses)}
+
+
+def run_name_of(proposed: object) -> str:
     """Return the name of a run from a path or a text.
 
-    >>> name_of("outputs/bert-tiny"), name_of("a b/"), name_of("")
+    >>> run_name_of("outputs/bert-tiny"), run_name_of("a b/"), run_name_of("")
     ('bert-tiny', 'a b', 'training')
     """
     last = re.split(r"[/\\]", str(proposed or "").rstrip("/\\"))[-1]
     return "".join(letter for letter in last if letter.isprintable())[:MAX_NAME_CHARACTERS] or "training"
 
 
-def unwrapped(thing: Any, attribute: str) -> Any:
+def without_wrappers(thing: Any, attribute: str) -> Any:
     """Return what a framework's wrapper holds, and holds in turn, as ``attribute``."""
     for _ in range(MAX_WRAPPERS_COUNT):
         inner = getattr(thing, attribute, None)
@@ -302,9 +324,10 @@ def unwrapped(thing: Any, attribute: str) -> Any:
 
 def optimizer_and_schedule(optimizer: Any, schedule: Any) -> tuple[Any, Any]:
     """Return both without wrappers, so that the one is found to drive the other."""
-    schedule = unwrapped(schedule, "scheduler")
+    schedule = without_wrappers(schedule, "scheduler")
     driven = getattr(schedule, "optimizer", None)
-    return (driven if driven is not None and driven is optimizer else unwrapped(optimizer, "optimizer")), schedule
+    alone = driven is not None and driven is optimizer
+    return (optimizer if alone else without_wrappers(optimizer, "optimizer")), schedule
 
 
 def turned_loader(loader: Any) -> Any:

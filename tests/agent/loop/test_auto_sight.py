@@ -20,7 +20,7 @@ from looptap.integrations.auto.hooks.passes import LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizers
-from looptap.integrations.auto.sight.models import models_of, scheduler_of
+from looptap.integrations.auto.sight.models import models_trained_by, scheduler_of
 from looptap.integrations.auto.sight.root_inputs import RootInputs
 from looptap.streams.events import FoundObservables
 from looptap.testing import pair
@@ -178,7 +178,7 @@ def test_objects_of_the_script_are_not_asked_anything():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert seen("proxy") is proxy
-    assert [module for _, module in models_of(optimizer, sys._getframe())] == [model]
+    assert [module for _, module in models_trained_by(optimizer, sys._getframe())] == [model]
     assert object.__getattribute__(proxy, "asked") == []
 
 
@@ -226,17 +226,18 @@ def test_the_model_is_the_module_with_most_of_the_parameters_and_fewest_others()
     trainer = Trainer()
     both = nn.ModuleList([trainer.net, trainer.other])
     optimizer = torch.optim.SGD(trainer.net.parameters(), lr=0.1)
-    assert [module for _, module in models_of(optimizer, sys._getframe())] == [trainer.net]
-    assert [module for _, module in models_of(torch.optim.SGD(both.parameters(), lr=0.1), sys._getframe())] == [both]
+    assert [module for _, module in models_trained_by(optimizer, sys._getframe())] == [trainer.net]
+    optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+    assert [module for _, module in models_trained_by(optimizer, sys._getframe())] == [both]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # what Dynamo imports
 def test_of_a_compiled_model_and_the_module_in_it_the_compiled_one_is_the_model():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert [module for _, module in models_of(optimizer, sys._getframe())] == [model]
+    assert [module for _, module in models_trained_by(optimizer, sys._getframe())] == [model]
     net = torch.compile(model)
-    assert [module for _, module in models_of(optimizer, sys._getframe())] == [net]
+    assert [module for _, module in models_trained_by(optimizer, sys._getframe())] == [net]
 
 
 def test_several_optimizers_have_the_names_of_the_script_and_are_let_go():

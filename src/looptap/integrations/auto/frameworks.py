@@ -43,21 +43,42 @@ class Framework(NamedTuple):
 
 FRAMEWORKS = (
     Framework(
-        "ignite.engine.engine", "Engine", ("run",), "_fire_event", "started", frozenset({EPOCH, EVALUATION}),
-        {"epoch_completed": lambda learned: EPOCH if learned else None,
-         "completed": lambda learned: None if learned else EVALUATION},
-        lambda engine: {"epoch": engine.state.epoch, "metrics": {**engine.state.metrics}},
+        module="ignite.engine.engine",
+        owner="Engine",
+        loops=("run",),
+        method="_fire_event",
+        begins="started",
+        announces=frozenset({EPOCH, EVALUATION}),
+        raises={
+            "epoch_completed": lambda learned: EPOCH if learned else None,
+            "completed": lambda learned: None if learned else EVALUATION,
+        },
+        values=lambda engine: {"epoch": engine.state.epoch, "metrics": {**engine.state.metrics}},
     ),
     Framework(
-        "fastai.learner", "Learner", ("fit", "validate"), "_call_one", "before_fit", frozenset({EPOCH, EVALUATION}),
-        {"after_epoch": lambda learned: EPOCH if learned else None, "after_validate": lambda learned: EVALUATION},
-        lambda learner: {"epoch": learner.epoch},
+        module="fastai.learner",
+        owner="Learner",
+        loops=("fit", "validate"),
+        method="_call_one",
+        begins="before_fit",
+        announces=frozenset({EPOCH, EVALUATION}),
+        raises={
+            "after_epoch": lambda learned: EPOCH if learned else None,
+            "after_validate": lambda learned: EVALUATION,
+        },
+        values=lambda learner: {"epoch": learner.epoch},
     ),
     Framework(
-        "skorch.net", "NeuralNet", ("fit_loop",), "notify", "on_train_begin", frozenset({EPOCH}),
-        {"on_epoch_end": lambda learned: EPOCH}, lambda net: {"epoch": len(net.history)},
+        module="skorch.net",
+        owner="NeuralNet",
+        loops=("fit_loop",),
+        method="notify",
+        begins="on_train_begin",
+        announces=frozenset({EPOCH}),
+        raises={"on_epoch_end": lambda learned: EPOCH},
+        values=lambda net: {"epoch": len(net.history)},
     ),
-)  # fmt: skip
+)
 
 
 def watch_frameworks(events: RunEvents) -> None:

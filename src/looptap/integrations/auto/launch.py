@@ -26,7 +26,7 @@ def launch(job: Sequence[str], *, module: bool = False, name: str | None = None,
 
     Does not return, but where processes cannot be exchanged (Windows); then it returns the exit code.
     """
-    command = command_of(job, module)
+    command = command_that_runs(job, module)
     environment = environment_of(os.environ, name, may_pause)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -37,10 +37,10 @@ def launch(job: Sequence[str], *, module: bool = False, name: str | None = None,
     os.execvpe(command[0], command, environment)
 
 
-def command_of(job: Sequence[str], module: bool = False) -> list[str]:
+def command_that_runs(job: Sequence[str], module: bool = False) -> list[str]:
     """Return the command that runs a job, with the flags of this interpreter.
 
-    >>> command_of(["train.py", "--lr", "1"])[-3:]
+    >>> command_that_runs(["train.py", "--lr", "1"])[-3:]
     ['train.py', '--lr', '1']
     """
     python = [sys.executable, *flags_of(sys.orig_argv, sys.argv)]

@@ -34,10 +34,14 @@ def outer_bar(event: Any = None) -> dict[str, Any] | None:
         inside = min((bar.n + inside) / bar.total, 1.0)
     outer = bars[0]
     return {
-        "name": str(outer.desc or "").rstrip(": ")[:40], "done": min(outer.n + inside, float(outer.total)),
-        "total": float(outer.total), "initial": float(outer.initial), "began": outer.start_t,
-        "elapsed": max(0.0, time.time() - outer.start_t), "loader": _over_loader(outer.iterable),
-    }  # fmt: skip
+        "name": str(outer.desc or "").rstrip(": ")[:40],
+        "done": min(outer.n + inside, float(outer.total)),
+        "total": float(outer.total),
+        "initial": float(outer.initial),
+        "began": outer.start_t,
+        "elapsed": max(0.0, time.time() - outer.start_t),
+        "loader": _over_loader(outer.iterable),
+    }
 
 
 def _open_bars() -> list[Any]:

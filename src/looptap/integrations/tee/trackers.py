@@ -67,13 +67,13 @@ def _lightning(module: Any, /, name: Any, value: Any, *more: Any, **named: Any) 
 
 
 def _tqdm(bar: Any, /, ordered_dict: Any = None, refresh: Any = True, **named: Any) -> Said:
-    return {str(tag): number(value) for tag, value in {**(ordered_dict or {}), **named}.items()}, None
+    return {str(tag): number_in(value) for tag, value in {**(ordered_dict or {}), **named}.items()}, None
 
 
-def number(value: Any) -> Any:
+def number_in(value: Any) -> Any:
     """Return the number that a text shows, if it shows one.
 
-    >>> number("0.3120"), number("3/10"), number(2)
+    >>> number_in("0.3120"), number_in("3/10"), number_in(2)
     (0.312, '3/10', 2)
     """
     if isinstance(value, str):

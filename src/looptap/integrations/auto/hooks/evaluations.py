@@ -48,17 +48,22 @@ class Evaluation:
 
         ``late`` says that variables of the next update are in sight: what needs a gradient is of that.
         """
-        found = variables_in_sight(frame)
-        before = self._before
-        changed = {} if before is None else {
-            key: value for key, value in found.items()
-            if (key not in before or _differs(before[key], _mark(value))) and not (late and _needs_gradient(value))
-        }  # fmt: skip
+        changed = self._changed(frame)
+        if late:
+            changed = {key: value for key, value in changed.items() if not _needs_gradient(value)}
         if name in changed:
             return changed[name]
         names = [key for key in changed if not key.startswith("_")][:MAX_NAMED_COUNT]
         since = f" Since it began these variables have changed: {', '.join(names)}." if names else ""
         raise UnknownValue(f"this evaluation has set no variable {name!r}: what has that name is of an update.{since}")
+
+    def _changed(self, frame: FrameType) -> dict[str, Any]:
+        """Return the variables that have been set since it began."""
+        before = self._before
+        if before is None:
+            return {}
+        found = variables_in_sight(frame).items()
+        return {key: one for key, one in found if key not in before or _differs(before[key], _mark(one))}
 
 
 def _unknown() -> Any:

@@ -20,9 +20,15 @@ class EventValues:
     """What an event has that is no update: ``find_loss`` finds its loss."""
 
     def __init__(
-        self, update: ThreadUpdate, optimizer: Any, known: KnownOptimizer | None, optimizers: KnownOptimizers,
-        inputs: ModelInputs, frame: FrameType, find_loss: FindLoss | None,
-    ) -> None:  # fmt: skip
+        self,
+        update: ThreadUpdate,
+        optimizer: Any,
+        known: KnownOptimizer | None,
+        optimizers: KnownOptimizers,
+        inputs: ModelInputs,
+        frame: FrameType,
+        find_loss: FindLoss | None,
+    ) -> None:
         if known is None and len(optimizers.by_id) == 1:
             (known,) = [*optimizers.by_id.values()]
             optimizer = known.reference()
@@ -60,8 +66,11 @@ class EventValues:
         return None if self.find_loss is None else self.find_loss(name, self.frame)
 
     readers: dict[str, Callable[[Any, str, FoundObservables], Any]] = {  # noqa: RUF012 - never changed
-        "model": _model, "optimizer": _optimizer, "loss": _loss, "losses": _loss,
-    }  # fmt: skip
+        "model": _model,
+        "optimizer": _optimizer,
+        "loss": _loss,
+        "losses": _loss,
+    }
 
 
 class UpdateValues(EventValues):
@@ -107,6 +116,11 @@ class UpdateValues(EventValues):
         return inputs.read(name)
 
     readers = {  # noqa: RUF012 - never changed
-        "model": EventValues._model, "optimizer": EventValues._optimizer, "loss": _loss,
-        "data_seconds": _data_seconds, "x": _input, "y": _input, "inputs": _input,
-    }  # fmt: skip
+        "model": EventValues._model,
+        "optimizer": EventValues._optimizer,
+        "loss": _loss,
+        "data_seconds": _data_seconds,
+        "x": _input,
+        "y": _input,
+        "inputs": _input,
+    }

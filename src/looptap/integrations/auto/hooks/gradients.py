@@ -67,7 +67,7 @@ def key_of(optimizer: Any) -> Key:
     return (id(held[0][0]), id(held[-1][-1]), sum(map(len, held))) if held else ()
 
 
-def is_sharded(optimizer: Any) -> bool:
+def has_sharded(optimizer: Any) -> bool:
     """Return True if its gradients may be kept elsewhere, as FSDP does."""
     return any(map(_is_sharded, _parameters(optimizer)))
 

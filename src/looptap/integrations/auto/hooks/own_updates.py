@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from looptap.agent.loop.sight.frames import LIBRARY, USER, kind_of_file
-from looptap.integrations.auto.hooks.gradients import Key, Marks, has_gradients, is_sharded, key_of, marks_of
+from looptap.integrations.auto.hooks.gradients import Key, Marks, has_gradients, has_sharded, key_of, marks_of
 from looptap.integrations.auto.sight.models import modules_in_sight
 
 MAX_OPTIMIZERS_COUNT = 64
@@ -161,7 +161,7 @@ class OwnUpdates:
 
     def note_reach(self, place: Place, before: Look) -> frozenset[Key]:
         """Return whose gradients a pass has reached since ``before``."""
-        keys = frozenset(key_of(one) for one, marks, _ in before if is_sharded(one) or marks != marks_of(one))
+        keys = frozenset(key_of(one) for one, marks, _ in before if has_sharded(one) or marks != marks_of(one))
         old, count = self._reach.get(place, (keys, 0))
         if len(self._reach) < MAX_PLACES_COUNT or place in self._reach:
             self._reach[place] = keys, count + 1 if keys == old else 1
@@ -196,7 +196,7 @@ class OwnUpdates:
 
         ``beside`` says that gradients of an earlier one await a step: what reaches none is for something else then.
         """
-        reached = [had_none for one, marks, had_none in before if is_sharded(one) or marks != marks_of(one)]
+        reached = [had_none for one, marks, had_none in before if has_sharded(one) or marks != marks_of(one)]
         if reached:
             own = all(reached) and not _is_in_step(frame)  # LBFGS evaluates its closure again and again
         elif beside:
@@ -239,7 +239,7 @@ def _is_in_step(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def place_of(frame: FrameType | None) -> Place:
+def calling_place(frame: FrameType | None) -> Place:
     """Return where the user's code is, or else a library's, outward from ``frame``."""
     library: Place | None = None
     for _ in range(MAX_FRAMES_COUNT):

@@ -35,11 +35,6 @@ _BURSTS_COUNT = 2
 class LoaderPass:
     """A pass over a DataLoader; ``length`` is the number of its batches if known."""
 
-    __slots__ = (
-        "ahead", "began", "beside", "count", "data", "done", "ended", "gradients", "held", "iterator", "learned",
-        "learned_at", "learns", "length", "moved", "owner", "pauses", "place", "stack", "steps", "variables", "within",
-    )  # fmt: skip
-
     def __init__(self, owner: LoaderPasses, iterator: Any, steps: int, ahead: bool, place: LoopPlace) -> None:
         self.owner = owner
         self.iterator = weakref.ref(iterator)
@@ -68,8 +63,25 @@ class LoaderPass:
         self.within: bool | None = None
         """True if the function of its loop runs in its backward passes: it is over once that does not."""
 
+    def fetches(self, iterator: Any, count: int) -> bool:
+        """Return True if ``iterator`` makes this pass, and has not begun again."""
+        return self.iterator() is iterator and count >= self.count
+
+    def go_on(self, count: int, done: int, steps: int) -> bool:
+        """Note what followed the last batch, ``count`` having been fetched.
+
+        Return True if its loop has begun again, and its last batch was fetched before that.
+        """
+        if steps > self.steps and self.learns:
+            self.learned, self.learned_at = True, count
+        again = self.ahead and done == self.done  # another one is fetched ahead
+        self.ahead = self.ahead and not again
+        self.ended = self.ended and count == self.length
+        return again
+
     def note_fetch(self, count: int, done: int, caller: FrameType) -> None:
         """Note that a batch will be fetched, after ``count`` of them."""
+        self.count = count
         if done != self.done:
             self.done = done
             if len(self.pauses) <= _BURSTS_COUNT:
@@ -80,6 +92,22 @@ class LoaderPass:
                 self.moved, self.stack = self.stack not in (None, stack), stack
             before, self.variables = self.variables, _variables_of(caller)
             self.held += self.variables[-1:] == before[-1:] and self.variables != before
+
+    def exhaust(self) -> str | None:
+        """Note that all batches are fetched; return the event of that, if it is one."""
+        self.ended = True
+        if self.learned or self.learns:
+            return EPOCH if self.learned else None
+        return EVALUATION if self.steps == self.began else RENEWAL
+
+    def break_off(self) -> bool:
+        """End it; return True if that ends an epoch."""
+        owner = self.owner
+        early = self.learned and not self.ended and self.steps > owner.epoch_steps
+        if early:
+            owner.epoch_steps = self.steps
+        self.ended = True
+        return early
 
     def updates_left(self, steps: int) -> int:
         """Return how many updates follow on its batches, all of which are fetched.
@@ -128,35 +156,44 @@ class LoaderPasses:
         model is in the mode in which it is trained.
         """
         learns, done, caller = gradients and in_mode, self.backwards + steps, sys._getframe(1)
-        now, count, event = self._by_iterator.get(id(iterator)), iterator._num_yielded, None
-        ahead = again = False
-        begins = now is None or now.iterator() is not iterator or count < now.count
+        now, count = self._by_iterator.get(id(iterator)), iterator._num_yielded
+        begins = now is None or not now.fetches(iterator, count)
+        broken_off = again = False
         if now is None or begins:
             place = place_of_loop(caller, self._made.get(iterator, ()))
-            event = EPOCH if self._broken_off(iterator, learns, place) else None
+            broken_off = self._broken_off(iterator, learns, place)
             ahead = bool(self._due and self._last and self._last.reads(iterator))
             now = self._by_iterator[id(iterator)] = LoaderPass(self, iterator, steps, ahead, place)
             self._perhaps = 0
         else:
-            if steps > now.steps and now.learns:
-                now.learned, now.learned_at = True, count
-            again = now.ahead and done == now.done  # another one is fetched ahead: the loop has begun again
-            now.ahead = now.ahead and not again
-            now.ended = now.ended and count == now.length
-            if (last := self._last) not in (None, now) and last.learns and now.place.is_at(last.place):
-                last.beside = now.beside = True
+            again = now.go_on(count, done, steps)
+            self._note_beside(now)
         now.note_fetch(count, done, caller)
-        now.count, now.steps, now.gradients, now.learns, self._last = count, steps, gradients, learns, now
-        if now.length is not None and count >= now.length and not now.ended:
-            now.ended = True
-            event = EPOCH if now.learned else None if learns else EVALUATION if steps == now.began else RENEWAL
-            self._perhaps = 0 if event else max(now.held, 1)
-        if event == EPOCH:  # of loaders side by side one makes the epoch: the others have had no step since
-            event, self.epoch_steps = EPOCH if begins or steps > self.epoch_steps else None, steps
-        overdue = not ahead and (begins or again or not learns or event is not None) and self.take_due()
+        now.steps, now.gradients, now.learns, self._last = steps, gradients, learns, now
+        event = self._event_of(now, begins, EPOCH if broken_off else None)
+        if begins:  # a batch of the pass before may be left, for which the end of its epoch waits
+            overdue = not now.ahead and self.take_due()
+        else:
+            overdue = (again or not learns or event is not None) and self.take_due()
         if event == EPOCH and now.ended and (left := now.updates_left(steps)):
             event, self._due = None, left
         return overdue, event
+
+    def _event_of(self, now: LoaderPass, begins: bool, event: str | None) -> str | None:
+        """Return the event of a fetch; ``event`` is that of a pass which ``now`` ends."""
+        if now.length is not None and now.count >= now.length and not now.ended:
+            event = now.exhaust()
+            self._perhaps = 0 if event else max(now.held, 1)
+        if event != EPOCH:
+            return event
+        before, self.epoch_steps = self.epoch_steps, now.steps
+        return EPOCH if begins or now.steps > before else None  # of loaders side by side one makes the epoch
+
+    def _note_beside(self, now: LoaderPass) -> None:
+        """Note two passes that take turns at one place of the script."""
+        last = self._last
+        if last not in (None, now) and last.learns and now.place.is_at(last.place):
+            last.beside = now.beside = True
 
     def note_epoch(self, steps: int) -> None:
         """Note an epoch that a framework has announced, after so many updates."""
@@ -198,9 +235,7 @@ class LoaderPasses:
                 self._by_iterator.pop(key, None)
             elif not (learns and old.is_left(place)):
                 continue
-            if old.learned and not old.ended and old.steps > old.owner.epoch_steps:
-                found, old.owner.epoch_steps = True, old.steps
-            old.ended = True
+            found = old.break_off() or found
         if len(self._by_iterator) >= MAX_PASSES_COUNT:
             self._by_iterator.pop(next(iter(self._by_iterator)), None)
         return found

@@ -20,10 +20,10 @@ from looptap.agent.agent import Agent
 from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import LeftGradients, has_gradients, key_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
-from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
+from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, calling_place
 from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION, RENEWAL
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
-from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
+from looptap.integrations.auto.hooks.updates import Rest, ThreadUpdate, ThreadUpdates
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer
 from looptap.integrations.harmless import harmlessly
 
@@ -54,7 +54,7 @@ class RunEvents:
         if True in [getattr(output, "is_meta", False) for output in outputs]:
             return None  # a count of operations, on a model without numbers
         update = self._updates.mine
-        if update.usual and update.numbers is None:
+        if update.rest is not None and update.rest.numbers is None:
             return self._note_backward(update, outputs, gradients, run, frame)
         began = thread_time()
         runs = self._note_backward(update, outputs, gradients, run, frame)
@@ -64,9 +64,9 @@ class RunEvents:
     def _note_backward(
         self, update: ThreadUpdate, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner, frame: FrameType
     ) -> Runner | None:
-        place = place_of(frame)
-        if self._rests(update, place):
-            if update.numbers is None:
+        place = calling_place(frame)
+        if (rest := self._rest(update, place)) is not None:
+            if rest.numbers is None:
                 return None
             update.note_losses(outputs, gradients)
             return WholePass(run, update, 0)
@@ -94,20 +94,24 @@ class RunEvents:
             runs = self._runner(update, count, place, looks, unsure, run)
         return WholePass(runs, update, count)
 
-    def _rests(self, update: ThreadUpdate, place: Place) -> bool:
-        """Count a pass of an update of which at most numbers are asked; else False.
+    def _rest(self, update: ThreadUpdate, place: Place) -> Rest | None:
+        """Count a pass of an update of which at most numbers are asked; else wake it.
 
         Such an update is one step of the optimizer that has made the last one, after passes at the same places.
         """
         if not update.backwards:
             rests, numbers = self._script.next_rests()
-            if update.usual and not (rests and update.numbers == numbers):
-                update.wake()
-            elif rests and not update.usual and update.may_rest(numbers):
-                update.rest(numbers)
-        counts = place in update.places and update.backwards < update.usual
-        (update.count_pass if counts else update.wake)()
-        return counts
+            if update.rest is not None:
+                if not rests or update.rest.numbers != numbers:
+                    update.wake()
+            elif rests and update.may_rest(numbers):
+                update.begin_rest(numbers)
+        rest = update.rest
+        if rest is not None and place in update.places and update.backwards < rest.passes:
+            update.count_pass(rest)
+            return rest
+        update.wake()
+        return None
 
     def _runner(
         self,
@@ -141,7 +145,8 @@ class RunEvents:
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
         update = self._updates.mine
-        if update.usual and update.numbers is None and self._note_rested(update, optimizer):
+        rest = update.rest
+        if rest is not None and rest.numbers is None and self._note_rested(update, rest, optimizer):
             return
         purse = self._script.purse()
         update.began, update.spent = thread_time() - update.spent, 0.0
@@ -153,14 +158,14 @@ class RunEvents:
         if purse is not None:  # what no query has paid
             purse.pay(max(0.0, thread_time() - began - (purse.paid - paid)))
 
-    def _note_rested(self, update: ThreadUpdate, optimizer: Any) -> bool:
-        """Note the step of an update at rest; return False if it is at none."""
-        rests = update.only() is optimizer and self._inside_backward() == -1
-        return rests and self._script.counts(update, optimizer)
+    def _note_rested(self, update: ThreadUpdate, rest: Rest, optimizer: Any) -> bool:
+        """Note the step of an update at rest; return False if it is another step."""
+        rests = rest.only() is optimizer and self._inside_backward() == -1
+        return rests and self._script.counts(update, rest, optimizer)
 
     def _note_step(self, update: ThreadUpdate, optimizer: Any) -> None:
         key, inside = id(optimizer), self._inside_backward() != -1
-        if self._note_rested(update, optimizer):
+        if (rest := update.rest) is not None and self._note_rested(update, rest, optimizer):
             return
         update.wake()
         update.rested = 0
@@ -192,7 +197,7 @@ class RunEvents:
     def before_zero_grad(self, optimizer: Any) -> None:
         """Note that the losses so far are not those of the next step of ``optimizer``."""
         update = self._updates.mine
-        if update.losses or not update.usual:
+        if update.losses or update.rest is None:
             self.own_updates.note_use(optimizer)
             update.drop_losses(optimizer)
 

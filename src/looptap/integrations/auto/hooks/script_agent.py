@@ -29,10 +29,10 @@ from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.loop.sight.frames import NearestFrame, find_all
 from looptap.integrations.auto.hooks.event_values import EventValues, FindLoss, UpdateValues
 from looptap.integrations.auto.hooks.passes import EPOCH
-from looptap.integrations.auto.hooks.updates import ThreadUpdate
+from looptap.integrations.auto.hooks.updates import Rest, ThreadUpdate
 from looptap.integrations.auto.sight.found_names import ScriptNames
 from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
-from looptap.integrations.auto.sight.models import name_of
+from looptap.integrations.auto.sight.models import name_in_job
 from looptap.integrations.auto.sight.root_inputs import ModelInputs
 from looptap.integrations.harmless import say_once
 from looptap.streams.events import FoundObservables, lazy
@@ -94,25 +94,24 @@ class ScriptAgent:
         """Return what work on updates is paid from, if queries are evaluated at them."""
         return None if self._agent is None else purse_of(self._agent, STEP)
 
-    def counts(self, update: ThreadUpdate, optimizer: Any) -> bool:
+    def counts(self, update: ThreadUpdate, rest: Rest, optimizer: Any) -> bool:
         """Raise the event of an update at rest; return False if more is asked of it."""
         agent, update.backwards = self._agent, 0
         assert agent is not None
-        if update.numbers is None:
+        if rest.numbers is None:
             if not only_counts(agent, STEP):
                 return False
             update.steps += 1
             self._end(STEP, update, None)
-        elif self._keeps(agent, update, optimizer):
+        elif self._keeps(agent, update, rest.numbers):
             self._end(STEP, update, self.optimizers.get(optimizer))
         else:
             self.raise_event(STEP, update, optimizer)
         update.end_rested()
         return True
 
-    def _keeps(self, agent: Agent, update: ThreadUpdate, optimizer: Any) -> bool:
+    def _keeps(self, agent: Agent, update: ThreadUpdate, names: tuple[str, ...]) -> bool:
         """Keep the numbers of an update, if no more is asked of it; return False else."""
-        names = update.numbers or ()
         if not _NO_NUMBERS.isdisjoint(names):
             return False
         numbers = {}
@@ -131,9 +130,15 @@ class ScriptAgent:
         return kept
 
     def raise_event(
-        self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True,
-        loss: FindLoss | None = None, values: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        event: str,
+        update: ThreadUpdate,
+        optimizer: Any = None,
+        *,
+        last: bool = True,
+        loss: FindLoss | None = None,
+        values: dict[str, Any] | None = None,
+    ) -> None:
         """Raise an event of the thread of ``update``; ``optimizer`` has made it.
 
         What was noted for it is released, unless it is not the ``last`` one. ``loss`` finds one where the event is
@@ -163,9 +168,15 @@ class ScriptAgent:
     # ------------------------------------------------------------ observables
 
     def _observables(
-        self, agent: Agent, event: str, update: ThreadUpdate, optimizer: Any, known: KnownOptimizer | None,
-        find_loss: FindLoss | None, values: dict[str, Any] | None,
-    ) -> FoundObservables:  # fmt: skip
+        self,
+        agent: Agent,
+        event: str,
+        update: ThreadUpdate,
+        optimizer: Any,
+        known: KnownOptimizer | None,
+        find_loss: FindLoss | None,
+        values: dict[str, Any] | None,
+    ) -> FoundObservables:
         frame = sys._getframe(1)  # not this one: it would hold itself, and with it the frames of the script
         kind = UpdateValues if event in UPDATES else EventValues
         own = kind(update, optimizer, known, self.optimizers, self._inputs, frame, find_loss)
@@ -222,7 +233,7 @@ class ScriptAgent:
                 exposed["scheduler" if alone else f"{name}_scheduler"] = lazy(one.scheduler)
             parts = one.parts(frame)
             for part, model in parts:
-                called = part if len(parts) > 1 else "model" if alone else name_of(model, frame, "")
+                called = part if len(parts) > 1 else "model" if alone else name_in_job(model, frame, "")
                 if called:
                     exposed[called] = lazy(weakref.ref(model))
         agent.expose(**exposed)

@@ -104,9 +104,13 @@ def _watch_backward(before: Before) -> None:
 
 
 def _look(
-    frame: Any, caller: Any, nested: Callable[[], int], before: Before, run: Callable[..., Any],
+    frame: Any,
+    caller: Any,
+    nested: Callable[[], int],
+    before: Before,
+    run: Callable[..., Any],
     replaced: list[Callable[..., Any] | None],
-) -> None:  # fmt: skip
+) -> None:
     """Read what the engine is about to be called with; gradients of inputs are none."""
     try:
         if frame.f_code is not caller or nested() != -1:

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import Key, LeftGradients, key_of
@@ -30,15 +30,19 @@ MAX_LOSSES_COUNT = 10_000
 """Micro-losses of one update that are kept."""
 
 
+class Rest(NamedTuple):
+    """How alike the updates of a thread are while they rest: nothing else is noted."""
+
+    only: Callable[[], Any]
+    """A weak reference to the optimizer that makes all of them."""
+    passes: int
+    """The backward passes of each."""
+    numbers: tuple[str, ...] | None
+    """Names of the numbers that are kept of each; None if they are only counted."""
+
+
 class ThreadUpdate:
     """The open update of one thread."""
-
-    __slots__ = (
-        "announces", "at_backward", "backwards", "backwards_before", "began", "copies", "counted", "counted_from",
-        "data_seconds", "done_at", "ended", "evaluation", "fetch_began", "followers", "in_evaluation_mode", "late",
-        "left", "losses", "made", "model_in_sight", "numbers", "only", "own", "passes", "places", "raised", "reach",
-        "reached", "replaced", "rested", "scaled_steps", "scaler", "spent", "stepped", "steps", "took", "usual",
-    )  # fmt: skip
 
     def __init__(self, by_iterator: dict[int, LoaderPass]) -> None:
         self.losses: deque[tuple[Any, Any, Any, int]] = deque(maxlen=MAX_LOSSES_COUNT)
@@ -64,12 +68,8 @@ class ThreadUpdate:
         """Backward passes of the last update."""
         self.took = self.done_at = 0.0
         """Seconds of the last update, and when it was done."""
-        self.usual = 0
-        """While it rests, the backward passes of an update; else 0. See `rest`."""
-        self.only: Callable[[], Any] = _unknown
-        """While it rests, a weak reference to the optimizer that makes all updates."""
-        self.numbers: tuple[str, ...] | None = None
-        """While it rests, the names of the numbers that are kept of it; None if it is only counted."""
+        self.rest: Rest | None = None
+        """How it rests; None if passes and steps are noted."""
         self.rested = 0
         """Updates that have rested, one after the other."""
         self.counted = 0
@@ -154,25 +154,25 @@ class ThreadUpdate:
         """True if the next update may not rest: the last one was slow, or many have."""
         return self.took > MAX_RESTED_SECONDS or self.rested >= MAX_RESTED_COUNT
 
-    def rest(self, numbers: tuple[str, ...] | None) -> None:
+    def begin_rest(self, numbers: tuple[str, ...] | None) -> None:
         """Only count the passes and steps of updates such as the last one.
 
         If ``numbers`` are to be kept, note their losses, too.
         """
-        (self.only,) = self.stepped.values()
-        self.usual, self.numbers = self.backwards_before, numbers
+        (only,) = self.stepped.values()
+        self.rest = Rest(only, self.backwards_before, numbers)
         self.begin()
 
     def wake(self) -> None:
         """Note passes and steps again, as if there had been no rest."""
-        if not self.backwards and (optimizer := self.only()) is not None:  # which has just stepped
-            self.stepped[id(optimizer)], self.raised = self.only, True
-        self.only, self.usual, self.numbers = _unknown, 0, None
+        rest, self.rest = self.rest, None
+        if rest is not None and not self.backwards and (optimizer := rest.only()) is not None:  # which has just stepped
+            self.stepped[id(optimizer)], self.raised = rest.only, True
 
-    def count_pass(self) -> None:
+    def count_pass(self, rest: Rest) -> None:
         """Count a backward pass, of which nothing is noted but a loss."""
         self.backwards += 1
-        self.counted += self.numbers is None
+        self.counted += rest.numbers is None
         self.passes.note_backward()
 
     def end_rested(self) -> None:
@@ -346,10 +346,6 @@ class _UntilEnd:
 
 def _nothing(event: str) -> bool:
     return False
-
-
-def _unknown() -> Any:
-    return None
 
 
 def total(losses: list[Any]) -> Any:

@@ -151,6 +151,14 @@ class ScriptNames:
         last = at_backward.values.get(name, ours)
         if ours is not None and name in _OURS:
             return last
+        self._note_missing(name, ours, last)
+        if last is None and name not in at_backward.values:
+            raise KeyError(name)
+        return last
+
+    def _note_missing(self, name: str, ours: Any, last: Any) -> None:
+        """Note why a name has no variable in sight, or that it will have one."""
+        found, frame, at_backward = self.found, self._frame, self._at_backward
         if self._ended and ours is None:
             found.unknown[name] = f"the script has ended, and with it the function that had {name}."
         elif name in _INPUTS and name in self._values.names and name not in found.coming:
@@ -160,14 +168,12 @@ class ScriptNames:
             )
         elif at_backward.want(name):
             found.coming.add(name)
-        elif last is None:
-            if at_backward.may_come(name) or frames.may_come(frame, name):
-                found.coming.add(name)
-            elif name.isidentifier() and name not in self._values.names and name not in _AT_SOME_EVENTS:
-                found.nowhere[name] = frames.no_value(frame, name)
-        if last is None and name not in at_backward.values:
-            raise KeyError(name)
-        return last
+        elif last is not None:
+            return
+        elif at_backward.may_come(name) or frames.may_come(frame, name):
+            found.coming.add(name)
+        elif name.isidentifier() and name not in self._values.names and name not in _AT_SOME_EVENTS:
+            found.nowhere[name] = frames.no_value(frame, name)
 
     def _names(self) -> list[str]:
         others = [name for name in _OTHERS if self._values.otherwise(name) is not None]

@@ -7,7 +7,7 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from looptap.integrations.auto.sight.models import models_of, name_of, scheduler_of
+from looptap.integrations.auto.sight.models import models_trained_by, name_in_job, scheduler_of
 
 MAX_NAMED_COUNT = 8
 """Optimizers that have names of their own; a loop with one for each parameter has hundreds."""
@@ -22,7 +22,7 @@ class KnownOptimizer:
 
     def __init__(self, optimizer: Any, frame: FrameType | None, taken: set[str]) -> None:
         self.reference: weakref.ref[Any] = weakref.ref(optimizer)
-        name = name_of(optimizer, frame)
+        name = name_in_job(optimizer, frame)
         self.name = name if name not in taken else next(n for i in range(2, 1000) if (n := f"{name}{i}") not in taken)
         """The job's name for it, made different from the others."""
         self.loss_name = f"loss/{self.name}"
@@ -43,7 +43,7 @@ class KnownOptimizer:
             optimizer = self.reference()
             if self._search_in < 0 and optimizer is not None:
                 self._search_in = RETRY_EVENTS
-                living = models_of(optimizer, frame)
+                living = models_trained_by(optimizer, frame)
                 self._parts = [(name, weakref.ref(model)) for name, model in living]
         return living
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from looptap.agent.control.knobs.optimizer_controls import drives_optimizer
 from looptap.agent.loop.sight.frames import bindings, is_argument, path_of
+from looptap.integrations.auto.sight.attributes import own_attributes
 
 MAX_OBJECTS_COUNT = 5000
 """Values in sight that a search looks at."""
@@ -20,11 +21,13 @@ MAX_MODULES_COUNT = 64
 """Modules in sight of which the parameters are counted."""
 MAX_PARTS_COUNT = 8
 """Modules that one optimizer may train."""
+MAX_ATTRIBUTES_COUNT = 1000
+"""Attributes of an object that are looked at; of one with more, none."""
 _PLAIN_NAMES = frozenset({"optimizer", "optim", "opt", "model", "net", "module"})
 _PARTS = re.compile(r"[^.\[\]']+")
 
 
-def models_of(optimizer: Any, frame: FrameType | None) -> list[tuple[str, Any]]:
+def models_trained_by(optimizer: Any, frame: FrameType | None) -> list[tuple[str, Any]]:
     """Return the modules in sight that have an optimizer's parameters, by name.
 
     Usually it is one. Of several with the same ones it is that with the fewest others, then what `torch.compile` made
@@ -58,10 +61,7 @@ class ModelInSight:
             found = [*modules_in_sight(frame)]
             parameters = [one for _, module in found for one in module.parameters()]
             held = {id(one) for one in parameters if one.is_leaf and one.grad is not None}
-            best = _holder_of(held, found)
-            model = None if best is None else best[1]
-            if model is None:
-                model = next((module for _, module in found), None)
+            _, model = _holder_of(held, found) or next(iter(found), ("", None))
             self._model = None if model is None else weakref.ref(model)
         return model
 
@@ -89,25 +89,27 @@ def modules_in_sight(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
                 return
 
 
-def name_of(thing: Any, frame: FrameType | None, otherwise: str = "optimizer") -> str:
+def name_in_job(thing: Any, frame: FrameType | None, otherwise: str = "optimizer") -> str:
     """Return the name that the job has for an optimizer or a model.
 
     That is a variable, else the attribute that holds it. A name that only says what it is, such as the parameter of a
     helper function, comes last; such an attribute gets the name of what has it: ``actor.optimizer``.
     """
     names = [name for name, value in bindings(frame) if value is thing and name != "self"]
-    given = {name for name in names if name in _PLAIN_NAMES and is_argument(frame, name)}
-    if found := next((name for name in names if name not in given), ""):
+    said = [name for name in names if name not in _PLAIN_NAMES or not is_argument(frame, name)]
+    if found := next(iter(said), "") or _name_in_path(thing, frame) or next(iter(names), ""):
         return found
+    return next((name for name, value in _with_attributes(frame) if value is thing and name != "self"), otherwise)
+
+
+def _name_in_path(thing: Any, frame: FrameType | None) -> str:
+    """Return the name of an attribute in sight, with that of what has it if need be."""
     parts = _PARTS.findall(path_of(frame, thing))
     if len(parts) == 2 and parts[0] != "self":  # what has it is a variable here, and may be an attribute elsewhere
         holder = next(value for name, value in bindings(frame) if name == parts[0])
-        parts = [*_PARTS.findall(path_of(frame, holder)), parts[-1]] if path_of(frame, holder) else parts
-    if parts:
-        several = len(parts) > 2 if parts[0] == "self" else len(parts) > 1
-        return ".".join(parts[-2:]) if several and parts[-1] in _PLAIN_NAMES else str(parts[-1])
-    held = (name for name, value in _with_attributes(frame) if value is thing and name != "self")
-    return names[0] if names else next(held, otherwise)
+        parts = [*(_PARTS.findall(path_of(frame, holder)) or parts[:1]), parts[-1]]
+    holders = parts[parts[:1] == ["self"] : -1]
+    return ".".join(parts[-2:] if holders and parts[-1] in _PLAIN_NAMES else parts[-1:])
 
 
 def scheduler_of(optimizer: Any, frame: FrameType | None) -> Any:
@@ -138,25 +140,22 @@ def _with_attributes(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
 
     Attributes are read from the objects' own dicts: no code of the job's runs.
     """
-    objects: list[Any] = []
-    seen: set[int] = set()
+    objects: dict[int, Any] = {}
     for name, value in bindings(frame):
-        if len(seen) >= MAX_OBJECTS_COUNT:
+        if len(objects) >= MAX_OBJECTS_COUNT:
             return
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield name, value
-        if type(value) in (list, tuple) and len(value) <= MAX_MODULES_COUNT:
-            yield from ((name, item) for item in value)
-        elif type(value) is dict and len(value) <= MAX_MODULES_COUNT:
-            yield from ((str(key), item) for key, item in [*value.items()])
-        elif not issubclass(type(value), type):
-            objects.append(value)
-    for value in objects:
-        try:
-            attributes = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            continue
-        if type(attributes) is dict and len(attributes) <= 1000:
-            yield from [(name, one) for name, one in [*attributes.items()] if isinstance(name, str)]
+        if id(value) not in objects:
+            objects[id(value)] = value
+            yield name, value
+            yield from _items(name, value)
+    for value in objects.values():
+        if len(attributes := own_attributes(value)) <= MAX_ATTRIBUTES_COUNT:
+            yield from ((name, one) for name, one in attributes if isinstance(name, str))
+
+
+def _items(name: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """Return the items of a short list or dict: those of a list by its name."""
+    kind = type(value)
+    if kind not in (list, tuple, dict) or len(value) > MAX_MODULES_COUNT:
+        return ()
+    return [(str(key), item) for key, item in [*value.items()]] if kind is dict else [(name, item) for item in value]

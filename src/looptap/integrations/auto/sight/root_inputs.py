@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from looptap.agent.loop.hooks.unsaved_hook import UnsavedHook, leave_out
+from looptap.integrations.auto.sight.attributes import own_attributes
 
 IDLE_EVENTS = 1000
 """Events after which nothing is noted any more, if no query has read it."""
@@ -101,20 +102,14 @@ class RootInputs:
         if name == "inputs":
             return (*arguments, *keywords.values()) if not keywords else {**dict(enumerate(arguments)), **keywords}
         given = [one for one in arguments if _is_tensor(one)]
-        fields, target = keywords, None
-        if not given and arguments:
-            fields = {**fields_of(arguments[0]), **keywords}
+        fields = {**tensors_in(arguments[0]), **keywords} if arguments and not given else keywords
         target = next((fields[word] for word in _TARGETS if word in fields), None)
-        others = [one for one in fields.values() if _is_tensor(one) and one is not target]
-        if name == "y":
-            # a second one with a name is a mask or the like
-            found = target if target is not None else given[1] if len(given) > 1 else None
-        elif given or (keywords and others and not arguments):
-            found = (given or others)[0]
-        elif "x" in fields:
-            found = fields["x"]
-        else:  # of a batch in one object: the largest
-            found = max(others, key=_size, default=arguments[0] if arguments else None)
+        if name == "y":  # a second one with a name is a mask or the like
+            found = next(iter(given[1:]), None) if target is None else target
+        elif given:
+            found = given[0]
+        else:
+            found = _input_in(fields, target, arguments)
         if found is None:
             raise KeyError(name)
         return found
@@ -141,7 +136,17 @@ class _ForwardNote(UnsavedHook):
             self._inputs.note(arguments, keywords)
 
 
-def fields_of(batch: Any) -> dict[str, Any]:
+def _input_in(fields: dict[str, Any], target: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return the input among named values; of a batch in one object, the largest."""
+    others = [one for one in fields.values() if _is_tensor(one) and one is not target]
+    if others and not arguments:
+        return others[0]
+    if "x" in fields:
+        return fields["x"]
+    return max(others, key=_size, default=next(iter(arguments), None))
+
+
+def tensors_in(batch: Any) -> dict[str, Any]:
     """Return the tensors of a batch that is a dict or an object, by their own names.
 
     No code of the batch runs: attributes are read from its dict.
@@ -149,14 +154,11 @@ def fields_of(batch: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     level = [batch]
     for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for holder in level:
-            for name, value in _items(holder)[:MAX_FIELDS_COUNT]:
-                if _is_tensor(value):
-                    found.setdefault(str(name), value)
-                else:
-                    inner.append(value)
-        level = inner[:MAX_FIELDS_COUNT]
+        held = [one for holder in level for one in _items(holder)[:MAX_FIELDS_COUNT]]
+        for name, value in held:
+            if _is_tensor(value):
+                found.setdefault(str(name), value)
+        level = [value for _, value in held if not _is_tensor(value)][:MAX_FIELDS_COUNT]
     return found
 
 
@@ -167,11 +169,7 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
         return [*dict.items(holder)]
     if issubclass(kind, tuple) and isinstance(names := getattr(kind, "_fields", None), tuple):
         return [*zip(names, tuple.__iter__(holder), strict=False)]
-    try:
-        own = object.__getattribute__(holder, "__dict__")
-    except AttributeError:
-        return []
-    return [*own.items()] if type(own) is dict else []
+    return own_attributes(holder)
 
 
 def _as_given(argument: Any) -> Any:
