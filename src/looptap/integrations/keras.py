@@ -90,22 +90,21 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note the number of the epoch; before the first, how far the model has come."""
         self._epoch = epoch
-        if self._batches_count is None:  # now: another callback may have restored the model at the beginning
-            optimizer = self.model.optimizer
-            self._parts_count = getattr(optimizer, "gradient_accumulation_steps", None) or 1
-            self._batches_count = int(getattr(optimizer, "_iterations", 0))
-            self._step = self._batches_count // self._parts_count
-            frame = sys._getframe()
-            evaluations = _validations(frame, epoch)
-            self.run.count_from(
-                {"step": self._step, "log": self._batches_count, "epoch": epoch, "evaluation": evaluations}
-            )
-            batches, epochs = self.params.get("steps"), self.params.get("epochs")
-            if batches and epochs:
-                ahead = self._batches_count + batches * (epochs - epoch)
-                self.run.expose(max_steps=ahead // self._parts_count)
-                if self.model.steps_per_execution == 1:
-                    self._expect(ahead // self._parts_count - self._step, batches, epoch, frame)
+        if self._batches_count is not None:
+            return
+        optimizer = self.model.optimizer  # now: another callback may have restored the model at the beginning
+        self._parts_count = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        self._batches_count = int(getattr(optimizer, "_iterations", 0))
+        self._step = self._batches_count // self._parts_count
+        frame = sys._getframe()
+        counts = {"step": self._step, "log": self._batches_count, "epoch": epoch}
+        self.run.count_from({**counts, "evaluation": _validations(frame, epoch)})
+        batches, epochs = self.params.get("steps"), self.params.get("epochs")
+        if batches and epochs:
+            ahead = (self._batches_count + batches * (epochs - epoch)) // self._parts_count
+            self.run.expose(max_steps=ahead)
+            if self.model.steps_per_execution == 1:
+                self._expect(ahead - self._step, batches, epoch, frame)
 
     def _expect(self, steps: int, batches: int, epoch: int, frame: FrameType) -> None:
         """Expose the estimate of the remaining time, from ``epoch`` on."""

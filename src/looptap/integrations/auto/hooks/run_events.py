@@ -213,11 +213,11 @@ class RunEvents:
         """Raise an event for each optimizer whose step ``scaler`` has left out."""
         update = self._updates.mine
         stepped, update.scaled_steps = update.scaled_steps or set(), set()
-        states = getattr(scaler, "_per_optimizer_states", {}).items()  # a disabled scaler has none
-        skipped = [key for key, state in states if getattr(state.get("stage"), "value", 0) == _STEPPED_NUMBER]
-        skipped = [key for key in skipped if key not in stepped]
+        states = getattr(scaler, "_per_optimizer_states", {})  # a disabled scaler has none
+        done = [key for key, state in states.items() if getattr(state.get("stage"), "value", 0) == _STEPPED_NUMBER]
+        skipped = [key for key in done if key not in stepped]
         if skipped and update.stepped and not update.raised:  # the optimizer that usually steps last is left out
-            self._script.raise_event(STEP, update, update.stepped[next(reversed(update.stepped))](), last=False)
+            self._script.raise_event(STEP, update, update.last_stepped(), last=False)
             update.begin()
         for key in skipped:
             known = self._script.optimizers.by_id.get(key)
@@ -355,7 +355,7 @@ class RunEvents:
     def _end_update(self, update: ThreadUpdate) -> None:
         """Raise the event of an update that has had its last step, if it has had none."""
         if not update.raised:
-            last = update.stepped[next(reversed(update.stepped))]()
+            last = update.last_stepped()
             update.end_of_steps()
             self._script.raise_event(STEP, update, last)
         elif len(update.stepped) == 1:

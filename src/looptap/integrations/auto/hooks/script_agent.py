@@ -227,10 +227,10 @@ class ScriptAgent:
         taken = () if alone else ("optimizer", "scheduler")
         exposed: dict[str, Any] = {name: None for name in taken if exposed_as(agent, name) is not None}
         for one in [known] if alone else [*self.optimizers.by_id.values()]:
-            name = "optimizer" if alone else one.name
+            name, schedule = ("optimizer", "scheduler") if alone else (one.name, f"{one.name}_scheduler")
             exposed[name] = lazy(one.reference)
             if one.scheduler is not None:
-                exposed["scheduler" if alone else f"{name}_scheduler"] = lazy(one.scheduler)
+                exposed[schedule] = lazy(one.scheduler)
             parts = one.parts(frame)
             for part, model in parts:
                 called = part if len(parts) > 1 else "model" if alone else name_in_job(model, frame, "")

@@ -200,6 +200,10 @@ class ThreadUpdate:
             self.replaced = self.replaced or self.left[parameters].are_replaced(optimizer)
         return self.followers.get(key) is None
 
+    def last_stepped(self) -> Any:
+        """Return the optimizer that stepped last in this update; None if it is gone."""
+        return self.stepped[next(reversed(self.stepped))]()
+
     def end_of_steps(self) -> None:
         """Note that no further optimizer has stepped in this update."""
         if self.stepped:

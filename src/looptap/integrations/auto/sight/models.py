@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -49,12 +49,12 @@ class ModelInSight:
     """
 
     def __init__(self) -> None:
-        self._model: weakref.ref[Any] | None = None
+        self._model: Callable[[], Any] = _nothing
         self._search_in = 0
 
     def get(self, frame: FrameType | None) -> Any:
         """Return the model, or the first module in sight if none has gradients, or None."""
-        model = None if self._model is None else self._model()
+        model = self._model()
         self._search_in -= 1
         if model is None or self._search_in < 0:
             self._search_in = RETRY_EVENTS
@@ -62,8 +62,12 @@ class ModelInSight:
             parameters = [one for _, module in found for one in module.parameters()]
             held = {id(one) for one in parameters if one.is_leaf and one.grad is not None}
             _, model = _holder_of(held, found) or next(iter(found), ("", None))
-            self._model = None if model is None else weakref.ref(model)
+            self._model = _nothing if model is None else weakref.ref(model)
         return model
+
+
+def _nothing() -> None:
+    return None
 
 
 def _holder_of(held: set[int], modules: Iterable[tuple[str, Any]]) -> tuple[str, Any] | None:
