@@ -20,11 +20,11 @@ from trees import tree_of
 
 MAX_DECISIONS = {
     "streams": 34.0, "protocol": 16.7, "store": 24.6, "agent": 28.1, "client": 25.0, "visualizers": 35.6, "cli": 23.7,
-    "integrations": 32.2, "training": 26.3,
+    "integrations": 30.4, "training": 26.3,
 }  # fmt: skip
 """Decisions per 100 lines of code in each folder."""
 
-MAX_COUNTS = {"branching": 98, "tall": 20, "namesakes": 55, "unformatted": 232, "lonely": 5}
+MAX_COUNTS = {"branching": 94, "tall": 20, "namesakes": 47, "unformatted": 215, "lonely": 5}
 """Functions with 15 paths or more; classes on top of three of ours or more; names of public functions that several
 modules define; places where the formatter is off; packages of one module."""
 

@@ -65,7 +65,9 @@ class RunEvents:
         self, update: ThreadUpdate, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner, frame: FrameType
     ) -> Runner | None:
         place = calling_place(frame)
-        if (rest := self._rest(update, place)) is not None:
+        if not update.backwards:
+            update.settle(*self._script.next_rests())
+        if (rest := update.count_pass(place)) is not None:
             if rest.numbers is None:
                 return None
             update.note_losses(outputs, gradients)
@@ -93,25 +95,6 @@ class RunEvents:
         else:
             runs = self._runner(update, count, place, looks, unsure, run)
         return WholePass(runs, update, count)
-
-    def _rest(self, update: ThreadUpdate, place: Place) -> Rest | None:
-        """Count a pass of an update of which at most numbers are asked; else wake it.
-
-        Such an update is one step of the optimizer that has made the last one, after passes at the same places.
-        """
-        if not update.backwards:
-            rests, numbers = self._script.next_rests()
-            if update.rest is not None:
-                if not rests or update.rest.numbers != numbers:
-                    update.wake()
-            elif rests and update.may_rest(numbers):
-                update.begin_rest(numbers)
-        rest = update.rest
-        if rest is not None and place in update.places and update.backwards < rest.passes:
-            update.count_pass(rest)
-            return rest
-        update.wake()
-        return None
 
     def _runner(
         self,

@@ -169,11 +169,27 @@ class ThreadUpdate:
         if rest is not None and not self.backwards and (optimizer := rest.only()) is not None:  # which has just stepped
             self.stepped[id(optimizer)], self.raised = rest.only, True
 
-    def count_pass(self, rest: Rest) -> None:
-        """Count a backward pass, of which nothing is noted but a loss."""
+    def settle(self, rests: bool, numbers: tuple[str, ...] | None) -> None:
+        """Rest or wake before the first pass of an update, as far as it ``rests``."""
+        if self.rest is not None:
+            if not rests or self.rest.numbers != numbers:
+                self.wake()
+        elif rests and self.may_rest(numbers):
+            self.begin_rest(numbers)
+
+    def count_pass(self, place: Place) -> Rest | None:
+        """Count a backward pass, of which nothing is noted but a loss; else wake.
+
+        An update at rest is one step of the optimizer that has made the last one, after passes at the same places.
+        """
+        rest = self.rest
+        if rest is None or place not in self.places or self.backwards >= rest.passes:
+            self.wake()
+            return None
         self.backwards += 1
         self.counted += rest.numbers is None
         self.passes.note_backward()
+        return rest
 
     def end_rested(self) -> None:
         """Note that an update has rested."""
