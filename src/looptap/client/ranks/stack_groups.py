@@ -154,12 +154,6 @@ def collective_of(stack: Sequence[Frame]) -> str:
     return next(chain(named, in_c, unnamed), "")
 
 
-def common_frames(groups: Sequence[StackGroup]) -> int:
-    """Return how many outermost frames all groups share."""
-    levels = zip(*(group.stack for group in groups), strict=False)
-    return sum(1 for _ in takewhile(lambda frames: len(set(frames)) == 1, levels))
-
-
 def difference(
     reports: Mapping[int, StackReport], silent: Mapping[int, str] | None = None, places: Mapping[int, str] | None = None
 ) -> list[str]:
