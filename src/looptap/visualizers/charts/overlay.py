@@ -11,12 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from looptap.visualizers.charts.base import FIXED_UNITS, LABEL, VALUE
 from looptap.visualizers.charts.legends import label_of_stream
 from looptap.visualizers.charts.reading.emptiness import ODD
-from looptap.visualizers.charts.scales import far_from_first, on_a_log_axis, on_two_axes
+from looptap.visualizers.charts.scales import far_from_first, magnitude, on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.picture import Across, Axis, Band, Bars, Line, Mark, Points, Side
@@ -245,18 +243,7 @@ def _far(drawn: Drawn, along: str) -> list[Series]:
     names = _measured([one for one, _ in drawn])
     sizes: dict[str, float] = {}
     for one, mine in drawn:
-        sizes[names[one]] = max(_size(mine, along), sizes.get(names[one], 0.0))
+        columns = (column for mark in mine for column in (mark.xs if along == "x" else mark.ys))
+        sizes[names[one]] = max(magnitude(columns), sizes.get(names[one], 0.0))
     far = far_from_first(sizes)
     return [one for one, _ in drawn if names[one] in far]
-
-
-def _size(marks: Iterable[Mark], along: str) -> float:
-    """Return the largest magnitude of marks along x or y."""
-    columns = []
-    for mark in marks:
-        if isinstance(mark, Bars):
-            columns.append(mark.edges if along == "x" else mark.heights)
-        elif isinstance(mark, Line | Points):
-            columns.append(mark.x if along == "x" else mark.y)
-    known = [np.abs(column[np.isfinite(column)]) for column in columns if column is not None]
-    return max((float(column.max()) for column in known if column.size), default=0.0)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from looptap.visualizers.data.numbers import Floats
 from looptap.visualizers.drawing.picture import Band, Line, Mark, Points
 
 MAX_SCALE_RATIO = 30.0
@@ -89,18 +90,16 @@ def _sizes(marks: Sequence[Mark], quantities: Sequence[str]) -> dict[tuple[str, 
     """Return the largest magnitude of each line, by quantity and look, in order."""
     found: dict[tuple[str, str, str], float] = {}
     for mark, quantity in zip(marks, quantities, strict=True):
-        if isinstance(mark, Line) and mark.z is None:
-            columns = [mark.y]
-        elif isinstance(mark, Band):
-            columns = [mark.low, mark.high]
-        else:
-            continue
-        known = [np.abs(column[np.isfinite(column)]) for column in columns]
-        size = max((float(one.max()) for one in known if one.size), default=0.0)
-        key = quantity, mark.color, getattr(mark, "dash", "solid")
-        if size > 0:
+        if isinstance(mark, Line | Band) and mark.panel == "plane":
+            size, key = magnitude(mark.ys), (quantity, mark.color, getattr(mark, "dash", "solid"))
             found[key] = max(size, found.get(key, 0.0))
-    return found
+    return {key: size for key, size in found.items() if size > 0}
+
+
+def magnitude(columns: Iterable[Floats]) -> float:
+    """Return the largest finite magnitude of all columns; 0 if there is none."""
+    known = [np.abs(column[np.isfinite(column)]) for column in columns]
+    return max((float(one.max()) for one in known if one.size), default=0.0)
 
 
 def _to_the_right(mark: Mark) -> Mark:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -19,20 +18,19 @@ from looptap.visualizers.drawing.picture import (
     Line,
     Mark,
     Numbers,
+    PanelKind,
     Picture,
     Pie,
     Points,
     Table,
 )
 
-Kind: TypeAlias = Literal["plane", "space", "grid", "images", "pie", "table", "text"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
     """Marks that share axes, in the plane or in space, or a single other mark."""
 
-    kind: Kind
+    kind: PanelKind
     marks: tuple[Mark, ...]
 
 
@@ -72,15 +70,11 @@ def _shortened(line: str, letters: int) -> str:
 
 def panels(picture: Picture) -> tuple[Panel, ...]:
     """Return the panels of a picture by first mark; without marks an empty plane."""
-    found: list[tuple[Kind, list[Mark]]] = []
-    for mark in picture.marks:
-        kind = _kind(mark)
-        shared = next((marks for known, marks in found if known == kind and kind in ("plane", "space")), None)
-        if shared is None:
-            found.append((kind, [mark]))
-        else:
-            shared.append(mark)
-    return tuple(Panel(kind, tuple(marks)) for kind, marks in found) or (Panel("plane", ()),)
+    found: dict[Hashable, list[Mark]] = {}
+    for place, mark in enumerate(picture.marks):
+        key = mark.panel if mark.panel in ("plane", "space") else place
+        found.setdefault(key, []).append(mark)
+    return tuple(Panel(marks[0].panel, tuple(marks)) for marks in found.values()) or (Panel("plane", ()),)
 
 
 def structure(picture: Picture) -> Hashable:
@@ -206,20 +200,6 @@ def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points 
             found[mark.name] = mark
     titled = picture.title or any(axis and axis.title in found for axis in (picture.y, picture.z, picture.right))
     return [] if len(found) == 1 and titled else list(found.values())
-
-
-def _kind(mark: Mark) -> Kind:
-    if isinstance(mark, Line | Points):
-        return "plane" if mark.z is None else "space"
-    if isinstance(mark, Grid):
-        return "grid"
-    if isinstance(mark, Images):
-        return "images"
-    if isinstance(mark, Pie):
-        return "pie"
-    if isinstance(mark, Table):
-        return "table"
-    return "plane" if isinstance(mark, Band | Bars) else "text"
 
 
 def _build(mark: Mark) -> Hashable:

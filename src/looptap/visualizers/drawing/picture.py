@@ -8,18 +8,79 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[Any]
 Side: TypeAlias = Literal["left", "right"]
 Across: TypeAlias = Literal["bottom", "top"]
 """The axis along x that a mark stands over."""
+PanelKind: TypeAlias = Literal["plane", "space", "grid", "images", "pie", "table", "text"]
+Columns: TypeAlias = tuple[Numbers, ...]
+
+
+class _Drawable:
+    """What the parts of charts know of every mark."""
+
+    __slots__ = ()
+
+    @property
+    def panel(self) -> PanelKind:
+        """The panel that it stands in; marks of a plane, or of space, share one."""
+        return "plane"
+
+    @property
+    def xs(self) -> Columns:
+        """Its numbers along x, on the axis ``across``."""
+        return ()
+
+    @property
+    def ys(self) -> Columns:
+        """Its numbers along y, on the axis ``side``."""
+        return ()
+
+    @property
+    def seen(self) -> bool:
+        """True if there is anything to see of it."""
+        return True
+
+
+class _Curve(_Drawable):
+    """What lines and points have in common: numbers along x, y, and in space z."""
+
+    __slots__ = ()
+    x: Numbers
+    y: Numbers
+    z: Numbers | None
+
+    @property
+    def panel(self) -> PanelKind:
+        """Whether it stands in the plane or in space."""
+        return "plane" if self.z is None else "space"
+
+    @property
+    def xs(self) -> Columns:
+        """Its numbers along x."""
+        return (self.x,)
+
+    @property
+    def ys(self) -> Columns:
+        """Its numbers along y."""
+        return (self.y,)
+
+
+class _Lone(_Drawable):
+    """What marks with a panel of their own have in common."""
+
+    __slots__ = ()
+    side: ClassVar[Side] = "left"
+    across: ClassVar[Across] = "bottom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class Line(_Curve):
     """Joined points, in space if they have ``z``; notes are (index, text)."""
 
     x: Numbers
@@ -36,9 +97,14 @@ class Line:
     side: Side = "left"
     across: Across = "bottom"
 
+    @property
+    def seen(self) -> bool:
+        """True if it has anything to see."""
+        return bool((np.isfinite(self.x) & np.isfinite(self.y)).any())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Band:
+class Band(_Drawable):
     """The area between two curves over one ``x``."""
 
     x: Numbers
@@ -50,9 +116,19 @@ class Band:
     side: Side = "left"
     across: Across = "bottom"
 
+    @property
+    def xs(self) -> Columns:
+        """Its numbers along x."""
+        return (self.x,)
+
+    @property
+    def ys(self) -> Columns:
+        """Its numbers along y."""
+        return self.low, self.high
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Points:
+class Points(_Curve):
     """Separate points, in space if they have ``z``, coloured by ``values`` if given."""
 
     x: Numbers
@@ -67,9 +143,14 @@ class Points:
     """The sample that each point stands for, as pixels, for the pointer; or none."""
     across: Across = "bottom"
 
+    @property
+    def seen(self) -> bool:
+        """True if it has anything to see."""
+        return len(self.x) > 0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bars:
+class Bars(_Drawable):
     """A bar per label; with ``edges`` (one more than heights), a histogram."""
 
     heights: Numbers
@@ -81,49 +162,84 @@ class Bars:
     side: Side = "left"
     across: Across = "bottom"
 
+    @property
+    def xs(self) -> Columns:
+        """Its numbers along x."""
+        return () if self.edges is None else (self.edges,)
+
+    @property
+    def ys(self) -> Columns:
+        """Its numbers along y."""
+        return (self.heights,)
+
+    @property
+    def seen(self) -> bool:
+        """True if it has anything to see."""
+        return bool(np.isfinite(self.heights).any())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
+class Grid(_Lone):
     """A matrix as a heat map, first row on top; ``written`` shows the numbers."""
 
+    panel: ClassVar[PanelKind] = "grid"
     cells: Numbers
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     written: bool = False
     name: str = ""
 
+    @property
+    def seen(self) -> bool:
+        """True if it has anything to see."""
+        return bool(np.isfinite(self.cells).any())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Images:
+class Images(_Lone):
     """Pictures side by side: uint8 (height, width, 3 or 4), with captions."""
 
+    panel: ClassVar[PanelKind] = "images"
     images: tuple[Numbers, ...]
     captions: tuple[str, ...] = ()
     columns: int = 0
     """The number of images in a row; 0 leaves it to the surface."""
 
+    @property
+    def seen(self) -> bool:
+        """True if it has anything to see."""
+        return bool(self.images)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pie:
+class Pie(_Lone):
     """Shares of a whole."""
 
+    panel: ClassVar[PanelKind] = "pie"
     shares: Numbers
     labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class Table(_Lone):
     """Rows of texts under a row of titles."""
 
+    panel: ClassVar[PanelKind] = "table"
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Text:
+class Text(_Lone):
     """Lines of plain text, newest last. Surfaces escape them: they come from the job."""
 
+    panel: ClassVar[PanelKind] = "text"
     lines: tuple[str, ...]
+
+    @property
+    def seen(self) -> bool:
+        """True if it has anything to see."""
+        return bool(self.lines)
 
 
 Mark: TypeAlias = Line | Band | Points | Bars | Grid | Images | Pie | Table | Text
@@ -177,3 +293,13 @@ class Picture:
     """What a page that draws the picture may let its reader choose: smoothing, x, queries to copy."""
     top: Axis | None = None
     """The axis of marks that stand over another x than those below."""
+
+    @property
+    def edges(self) -> dict[str, Axis]:
+        """The axes of a plane by the edge at which they stand."""
+        every = {"bottom": self.x, "top": self.top, "left": self.y, "right": self.right}
+        return {edge: axis for edge, axis in every.items() if axis is not None}
+
+    def edges_of(self, mark: Mark) -> tuple[Across, Side]:
+        """Return the edges of a mark's axes, of those that there are."""
+        return mark.across if self.top else "bottom", mark.side if self.right else "left"

@@ -11,7 +11,7 @@ import numpy as np
 from looptap.visualizers.data.numbers import Floats
 from looptap.visualizers.data.smoothing import inliers, spans_decades
 from looptap.visualizers.drawing.axis_limits import PADDING_SHARE
-from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Points
+from looptap.visualizers.drawing.picture import Axis, Bars, Mark
 
 MIN_LOG_DECADES = 3.0
 """A positive series that spans more gets a logarithmic axis, unless the user says otherwise."""
@@ -49,9 +49,7 @@ class View:
 
     def axes(self, x: Axis, y: Axis, right: Axis | None, marks: Sequence[Mark]) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes as they are looked at, for these marks."""
-        if not any(
-            isinstance(mark, Line | Points | Band | Bars) and getattr(mark, "z", None) is None for mark in marks
-        ):
+        if all(mark.panel != "plane" for mark in marks):
             return x, y, right
         low, high = self.xlim
         x = replace(x, log=x.log or "x" in (self.log or ""), low=_first(low, x.low), high=_first(high, x.high))
@@ -60,18 +58,16 @@ class View:
 
     def unplaced(self, marks: Sequence[Mark], y: Axis, right: Axis | None) -> list[str]:
         """Return a badge that counts the numbers that logarithmic axes have no place for."""
-        count = 0
         heights = _heights(marks)
         if "y" in (self.log or "") and not y.log and heights.size and not (heights > 0).any():
             return ["no number is positive, so the axis is not logarithmic (log='')"]
-        for side, axis in (("left", y), ("right", right)):
-            if axis is not None and axis.log:
-                count += int((_heights([mark for mark in marks if getattr(mark, "side", "left") == side]) <= 0).sum())
+        logs = {"left": y.log, "right": right is not None and right.log}
+        count = int((_heights([mark for mark in marks if logs[mark.side]]) <= 0).sum())
         drawn = f"{count:,} of the drawn numbers {'is' if count == 1 else 'are'} not positive"
         return [f"{drawn}: a logarithmic axis has no place for them (log='')"] if count else []
 
     def _upright(self, side: str, axis: Axis, marks: Sequence[Mark], ends: Ends) -> Axis:
-        mine = [mark for mark in marks if getattr(mark, "side", "left") == side]
+        mine = [mark for mark in marks if mark.side == side]
         numbers = _heights(mine)
         log = axis.log or "y" in (self.log or "")
         plain = not any(isinstance(mark, Bars) or getattr(mark, "filled", None) is not None for mark in mine)
@@ -88,13 +84,8 @@ class View:
 
 def _heights(marks: Iterable[Mark]) -> Floats:
     """Return all numbers along y of the marks on one side."""
-    columns = [
-        column for mark in marks for column in (
-            [mark.low, mark.high] if isinstance(mark, Band) else
-            [mark.y] if isinstance(mark, Line | Points) else [mark.heights] if isinstance(mark, Bars) else []
-        )
-    ]  # fmt: skip
-    return np.concatenate([np.asarray(column, np.float64).ravel() for column in columns]) if columns else np.empty(0)
+    columns = [column for mark in marks for column in mark.ys]
+    return np.concatenate([np.empty(0), *(np.asarray(column, np.float64).ravel() for column in columns)])
 
 
 def _padded(numbers: Floats, log: bool) -> Ends:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
-from looptap.visualizers.drawing.picture import Bars, Grid, Images, Line, Mark, Points, Text
+from looptap.visualizers.drawing.picture import Line, Mark, Points
 
 ODD = "NaN or ±inf"
 """How the name ends of the points that mark what is no number."""
@@ -19,7 +20,7 @@ def nothing_seen(marks: Iterable[Mark]) -> bool:
     >>> nothing_seen([Line(np.arange(2.0), np.full(2, np.nan))]), nothing_seen([Line(np.ones(1), np.ones(1))])
     (True, False)
     """
-    return not any(map(_seen, marks))
+    return not any(mark.seen and not _is_odd(mark) for mark in marks)
 
 
 def grounded(marks: Sequence[Mark], log: bool = False) -> list[Mark]:
@@ -27,29 +28,17 @@ def grounded(marks: Sequence[Mark], log: bool = False) -> list[Mark]:
 
     So they can be seen, and change no scale. ``log``: numbers that are not positive have no place.
     """
-    odd = [isinstance(mark, Points) and mark.name.endswith(ODD) and not np.isfinite(mark.y).any() for mark in marks]
-    return [_at_the_lowest(mark, marks, log) if bad else mark for mark, bad in zip(marks, odd, strict=True)]
+    return [
+        _at_the_lowest(mark, marks, log) if _is_odd(mark) and not np.isfinite(mark.y).any() else mark for mark in marks
+    ]
 
 
-def _at_the_lowest(odd: Mark, marks: Sequence[Mark], log: bool) -> Mark:
-    assert isinstance(odd, Points)
+def _is_odd(mark: Mark) -> TypeGuard[Points]:
+    """Return whether a mark only marks what is no number."""
+    return isinstance(mark, Points) and mark.name.endswith(ODD)
+
+
+def _at_the_lowest(odd: Points, marks: Sequence[Mark], log: bool) -> Mark:
     beside = [mark.y for mark in marks if isinstance(mark, Line | Points) and mark.side == odd.side]
     lows = [known.min() for y in beside if (known := y[np.isfinite(y) & ((y > 0) | (not log))]).size]
     return replace(odd, y=np.full(len(odd.x), min(lows, default=1.0 if log else 0.0)))
-
-
-def _seen(mark: Mark) -> bool:
-    match mark:
-        case Line():
-            return bool((np.isfinite(mark.x) & np.isfinite(mark.y)).any())
-        case Points():
-            return bool(len(mark.x)) and not mark.name.endswith(ODD)
-        case Bars():
-            return bool(np.isfinite(mark.heights).any())
-        case Grid():
-            return bool(np.isfinite(mark.cells).any())
-        case Images():
-            return bool(mark.images)
-        case Text():
-            return bool(mark.lines)
-    return True

@@ -20,11 +20,11 @@ from looptap.visualizers.drawing.backends.matplotlib_marks import (
     words,
 )
 from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
-from looptap.visualizers.drawing.layouts import Kind, arrange, frame_words, panels, structure
-from looptap.visualizers.drawing.picture import Picture
+from looptap.visualizers.drawing.layouts import arrange, frame_words, panels, structure
+from looptap.visualizers.drawing.picture import PanelKind, Picture
 from looptap.visualizers.drawing.sanitize import sanitize
 
-VIEWS: dict[Kind, Any] = {
+VIEWS: dict[PanelKind, Any] = {
     "plane": PlaneView, "space": SpaceView, "grid": GridView, "images": ImagesView, "pie": PieView,
     "table": LettersView, "text": LettersView,
 }  # fmt: skip
@@ -40,7 +40,7 @@ def draw(picture: Picture, target: Any) -> Drawing:
     pyplot is neither used nor changed. Axes are removed; they must come from `subplots` or `add_subplot`, else
     ValueError is raised.
 
-    >>> from looptap.visualizers.drawing.picture import Line, Picture
+    >>> from looptap.visualizers.drawing.picture import Line, Picture, PanelKind
     >>> drawing = draw(Picture((Line([0, 1], [2, 3], name="loss"),)), new_figure())
     >>> drawing.update(Picture((Line([0, 1], [2, 3.05], name="loss"),)))
     'data'

@@ -6,9 +6,9 @@ import io
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich import box
@@ -40,7 +40,6 @@ from looptap.visualizers.drawing.layouts import (
 )
 from looptap.visualizers.drawing.picture import (
     Axis,
-    Band,
     Bars,
     Grid,
     Images,
@@ -55,8 +54,38 @@ from looptap.visualizers.drawing.sanitize import sanitize, short_name
 
 _LOCK = threading.Lock()  # plotext keeps one figure for the whole process
 _SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # markers of curves where there are no colours
-_EDGES = {"bottom": "lower", "top": "upper"}  # as plotext names them
+_KINDS = {Points: "points", Bars: "bars"}
 _MIN_PLOT_COLUMNS, _MIN_PLOT_LINES = 24, 8
+
+
+class _Edge(NamedTuple):
+    """An axis as plotext names it, and the share of the width that its title may have."""
+
+    letter: str
+    where: dict[str, str]
+    share: int
+
+
+_EDGES = {
+    "bottom": _Edge("x", {"xside": "lower"}, 3), "top": _Edge("x", {"xside": "upper"}, 3),
+    "left": _Edge("y", {"yside": "left"}, 4), "right": _Edge("y", {"yside": "right"}, 4),
+}  # fmt: skip
+
+
+class _Stroke(NamedTuple):
+    """A gapless curve to join, dot or fill."""
+
+    x: Numbers
+    y: Numbers
+    kind: str
+    across: str
+    side: str
+    mark: Any
+
+    def along(self, edge: str, axis: Axis) -> list[Numbers]:
+        """Return the numbers that the axis at an edge has to show."""
+        floor = np.zeros(1 if self.kind == "bars" and not axis.log else 0)
+        return {self.across: [self.x], self.side: [self.y, floor]}.get(edge, [])
 
 
 def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
@@ -126,18 +155,15 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
     """Draw lines, bands, points and bars by plotext."""
     import plotext as plt
 
-    found = ((*one, mark) for mark in panel.marks for one in _curves(mark, panel, picture, width))
-    curves: list[Any] = sorted((one for one in found if one[0].size), key=lambda one: one[2] != "bars")
-    if not curves:
+    strokes = [one for mark in panel.marks for one in _strokes(mark, panel, picture, width) if one.x.size]
+    strokes.sort(key=lambda one: one.kind != "bars")
+    if not strokes:
         return [*[""] * (height // 2), "no values yet".center(width).rstrip()]
-    plane, ends = panel.kind == "plane", {}
-    for across, axis in (("bottom", picture.x), ("top", picture.top)):
-        ends[across] = _ends([x for x, *_, at, _, _ in curves if at == across], axis if axis and plane else Axis())
-    for side, axis in (("left", picture.y), ("right", picture.right)):
-        mine = [(y, kind) for _, y, kind, _, at, _ in curves if at == side]
-        floor = np.zeros(0 if axis and axis.log else 1)
-        columns = [y for y, _ in mine] + [floor for _, kind in mine if kind == "bars"]
-        ends[side] = _ends(columns, axis if axis and plane else Axis())
+    used = {edge for one in strokes for edge in (one.across, one.side)}
+    axes = {edge: axis for edge, axis in picture.edges.items() if edge in used}
+    plain = axes if panel.kind == "plane" else dict.fromkeys(axes, Axis())
+    ends = {edge: _ends([column for one in strokes for column in one.along(edge, axis)], axis)
+            for edge, axis in plain.items()}  # fmt: skip
     labelled = named(panel.marks, picture)
     signs = {id(mark): "braille" if color else _SIGNS[i % len(_SIGNS)] for i, mark in enumerate(labelled)}
     legend = [_painted("■ " if color else f"{signs[id(mark)]} ".replace("braille", "⣿"), mark.color, color) + mark.name
@@ -146,14 +172,16 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
         plt.clear_figure()
         plt.theme("clear")
         plt.plot_size(width, max(4, height - bool(legend)))
-        for x, y, kind, across, side, mark in curves:
-            how: dict[str, Any] = {"color": _rgb(mark.color), "marker": signs.get(id(mark), "braille"), "yside": side}
-            how["xside"] = _EDGES[across]
-            if kind == "bars":
-                how["fillx"] = float(_between(np.zeros(1), ends[side])[0])
-            paint = plt.scatter if kind == "points" else plt.plot
-            paint(_between(x, ends[across]).tolist(), _between(y, ends[side]).tolist(), **how)
-        _axes(plt, picture, panel, ends, width, {end for *_, across, side, _ in curves for end in (across, side)})
+        for one in strokes:
+            how: dict[str, Any] = {"color": _rgb(one.mark.color), "marker": signs.get(id(one.mark), "braille")}
+            how |= _EDGES[one.across].where | _EDGES[one.side].where
+            if one.kind == "bars":
+                how["fillx"] = float(_between(np.zeros(1), ends[one.side])[0])
+            paint = plt.scatter if one.kind == "points" else plt.plot
+            paint(_between(one.x, ends[one.across]).tolist(), _between(one.y, ends[one.side]).tolist(), **how)
+        _axes(plt, axes, ends, bar_labels(panel.marks), width)
+        if panel.kind == "space":
+            _hide_axes(plt, picture, width)
         drawn = plt.build()
         plt.clear_figure()
         lines = (drawn if color else plt.uncolorize(drawn)).split("\n")
@@ -169,93 +197,82 @@ def _legend(names: Sequence[str], width: int) -> list[str]:
     return ["   ".join([*names[:shown], f"… {len(names) - shown} more"])]
 
 
-def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str, str]]:
-    """Return gapless curves (x, y, kind, across, side) to join, dot or fill."""
-    side = getattr(mark, "side", "left") if picture.right else "left"
-    across = getattr(mark, "across", "bottom") if picture.top else "bottom"
-    x_axis, y_axis = (across == "top" and picture.top) or picture.x, (side == "right" and picture.right) or picture.y
-    kind = "points" if isinstance(mark, Points) else "bars" if isinstance(mark, Bars) else "line"
+def _strokes(mark: Any, panel: Panel, picture: Picture, width: int) -> Iterator[_Stroke]:
+    """Yield the gapless parts of a mark."""
+    across, side = picture.edges_of(mark)
+    x_axis, y_axis = picture.edges[across], picture.edges[side]
+    kind = _KINDS.get(type(mark), "line")
+    pairs = [(*mark.xs, y) for y in mark.ys]
     if isinstance(mark, Bars):
-        left, right = bar_sides(mark, panel.marks)
-        pairs = [(np.column_stack([left, right]).ravel(), np.repeat(mark.heights, 2))]
-    elif isinstance(mark, Band):
-        pairs = [(mark.x, mark.low), (mark.x, mark.high)]
-    elif mark.z is not None:  # seen from the front and a little from above
+        pairs = [(np.column_stack(bar_sides(mark, panel.marks)).ravel(), np.repeat(mark.heights, 2))]
+    elif mark.panel == "space":  # seen from the front and a little from above
         x, y, z = (_between(column, scale(column)) for column in (mark.x, mark.y, mark.z))
         pairs, x_axis, y_axis = [(x - 0.5 * y, z - 0.3 * x - 0.3 * y)], Axis(), Axis()
-    else:
-        pairs = [(mark.x, mark.y)]
-    found = []
     for x, y in pairs:
-        x, y = (np.log10(column) if axis.log else column for column, axis in ((x, x_axis), (y, y_axis)))
+        x, y = _scaled(x, x_axis), _scaled(y, y_axis)
         known = np.isfinite(np.stack([x, y])).all(axis=0)
         if kind == "points":
-            found.append((x[known], y[known], kind, across, side))
+            yield _Stroke(x[known], y[known], kind, across, side, mark)
             continue
         starts = np.flatnonzero(np.diff(np.r_[False, known, False].astype(np.int8)))
         for a, b in list(zip(starts[::2], starts[1::2], strict=True))[-200:]:
-            found.append((*thin(x[a:b], y[a:b], 8 * width), kind if b - a > 1 else "points", across, side))
-    return found
+            joined = kind if b - a > 1 else "points"
+            yield _Stroke(*thin(x[a:b], y[a:b], 8 * width), joined, across, side, mark)
 
 
-def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width: int, used: set[str]) -> None:
+def _axes(plt: Any, axes: Mapping[str, Axis], ends: Mapping[str, Any], labels: Sequence[str], width: int) -> None:
     """Set limits, ticks and titles, all in 0..1: plotext hangs on lines far outside."""
-    every = ("bottom", picture.x), ("top", picture.top), ("left", picture.y), ("right", picture.right)
-    shown = [(end, axis) for end, axis in every if end in used and axis is not None]
-    for end, axis in shown:
-        if end in _EDGES:
-            plt.xlim(0, 1, xside=_EDGES[end])
-            plt.xlabel(_single(axis.title, width // 3) or None, xside=_EDGES[end])
-        else:
-            plt.ylim(0, 1, yside=end)
-            plt.ylabel(_single(axis.title, width // 4) or None, yside=end)
-    if panel.kind == "space":
-        names = [axis.title if axis else "" for axis in (picture.x, picture.y, picture.z)]
-        plt.xlabel(_single(" × ".join(name or letter for name, letter in zip(names, "xyz", strict=True)), width // 2))
-        plt.ylabel(None, yside="left")
-        plt.xticks([], [])
-        plt.yticks([], [])
-        return
-    labels = bar_labels(panel.marks)
-    for key, axis in shown:
-        places, words = _ticks(ends[key], axis, max(2, width // 12) if key in _EDGES else 6)
-        if key not in _EDGES:
-            plt.yticks(places.tolist(), words, yside=key)
-            continue
-        if labels:
+    for edge, axis in axes.items():
+        letter, where, share = _EDGES[edge]
+        getattr(plt, f"{letter}lim")(0, 1, **where)
+        getattr(plt, f"{letter}label")(_single(axis.title, width // share) or None, **where)
+        places, words = _ticks(ends[edge], axis, 6 if letter == "y" else max(2, width // 12))
+        if labels and letter == "x":
             few = ticks(labels, max(1, width // 12))
-            places = _between(np.array([i for i, _ in few], float), ends[key])
+            places = _between(np.array([i for i, _ in few], float), ends[edge])
             words = [_single(label, 10) for _, label in few]
-        plt.xticks(places.tolist(), words, xside=_EDGES[key])
+        getattr(plt, f"{letter}ticks")(places.tolist(), words, **where)
+
+
+def _hide_axes(plt: Any, picture: Picture, width: int) -> None:
+    """Write the names of three axes below a picture of space, which has no ticks."""
+    names = [axis.title if axis else "" for axis in (picture.x, picture.y, picture.z)]
+    plt.xlabel(_single(" × ".join(name or letter for name, letter in zip(names, "xyz", strict=True)), width // 2))
+    plt.ylabel(None, yside="left")
+    plt.xticks([], [])
+    plt.yticks([], [])
 
 
 def _ticks(ends: tuple[float, float], axis: Axis, most: int) -> tuple[Numbers, list[str]]:
     """Return where ticks stand, in units of the limits, and what is written at them."""
     low, high = ends
     if axis.ticks:
-        named = [((math.log10(at) if axis.log else at) - low, _single(name, 16)) for at, name in axis.ticks]
-        named = [(at / (high - low), name) for at, name in named if 0 <= at <= high - low]
-        return np.array([at for at, _ in named]), [name for _, name in named]
+        places = (_scaled(np.array([at for at, _ in axis.ticks]), axis) - low) / (high - low)
+        inside = np.flatnonzero((places >= 0) & (places <= 1))
+        return places[inside], [_single(axis.ticks[place][1], 16) for place in inside]
     if axis.time:
         at = np.linspace(low, high, most)
         words = [_number(n, axis) for n in at]
         return (at - low) / (high - low), [word[-8:] if high - low < 86400 else word[:10] for word in words]
     powers = list(range(math.ceil(low), math.floor(high) + 1)) if axis.log else []
     if len(powers) > 1:
-        every = -(-len(powers) // most)
-        return (np.array(powers[::every]) - low) / (high - low), tick_labels(
-            [10.0**n for n in powers[::every]], log=True
-        )
-    at = np.array(round_numbers(10.0**low, 10.0**high, most) if axis.log else round_numbers(low, high, most))
-    places = ((np.log10(at) if axis.log else at) - low) / (high - low)
-    return places, tick_labels(at.tolist())
+        at = 10.0 ** np.array(powers[:: -(-len(powers) // most)])
+    else:
+        first, last = (10.0**low, 10.0**high) if axis.log else ends
+        at = np.array(round_numbers(first, last, most))
+    return (_scaled(at, axis) - low) / (high - low), tick_labels(at.tolist(), log=len(powers) > 1)
 
 
 def _ends(columns: list[Numbers], axis: Axis) -> tuple[float, float]:
     low, high = span(columns) or (0.0, 1.0)
-    given = [end if end is None or not axis.log else float(np.log10(end)) for end in (axis.low, axis.high)]
-    low, high = low if given[0] is None else given[0], high if given[1] is None else given[1]
-    return (low, high) if apart(low, high) else (low - (abs(low) * 0.1 or 0.5), low + (abs(low) * 0.1 or 0.5))
+    low = low if axis.low is None else float(_scaled(np.float64(axis.low), axis))
+    high = high if axis.high is None else float(_scaled(np.float64(axis.high), axis))
+    room = abs(low) * 0.1 or 0.5
+    return (low, high) if apart(low, high) else (low - room, low + room)
+
+
+def _scaled(column: Any, axis: Axis) -> Any:
+    return np.log10(column) if axis.log else column
 
 
 def _between(column: Numbers, ends: tuple[float, float]) -> Numbers:
