@@ -115,6 +115,11 @@ class Chart:
         return "", VALUE
 
     @property
+    def own(self) -> list[Series]:
+        """The streams that this chart draws itself; others are drawn by its layers."""
+        return [one for one in self.series if one.layer is self]
+
+    @property
     def xs(self) -> tuple[str, ...]:
         """What ``x`` may be set to for these values."""
         return ()

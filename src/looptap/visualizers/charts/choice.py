@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from looptap.streams.counts import count_of, counts
+from looptap.streams.counts import counts
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.reading.dates import dated, moment
@@ -137,7 +137,7 @@ def _over_dates(first: FirstValue, chart: str) -> Choice | None:
     choice = _drawn(FirstValue(found.value, first.names, first.query), chart)
     if choice.kind == "line3d" and not chart:
         choice = replace(choice, kind="line", family="xy", guess="")
-    numbers = len(first.value) - 1 - any(count_of(name) in ("step", "epoch") for name in choice.schema)
+    numbers = len(first.value) - 1 - any(map(schemas.is_step, choice.schema))
     over = choice.kind in _OVER_DATES and not choice.flat and numbers > 0
     return replace(choice, clock=found.place) if over else None
 

@@ -83,6 +83,11 @@ class Series:
         return self.label or label_of_stream(self.stream, drawn=True)
 
     @property
+    def named(self) -> bool:
+        """True if it has a name of its own, which is not its query."""
+        return bool(self.label) or self.stream.name not in ("", self.stream.text)
+
+    @property
     def state(self) -> tuple[Any, ...]:
         """The state on which the badges and the vertical lines depend."""
         stream = self.stream
@@ -96,6 +101,12 @@ class Series:
             stream.limited,
         )
         return stream.name, stream.state, *losses, len(stream.notes)
+
+    def remark(self, about: str, text: str) -> None:
+        """Put a badge on the chart; "" takes the one about the same away."""
+        self.remarks[about] = text
+        if not text:
+            del self.remarks[about]
 
     def skip(self, count: int, complaint: str) -> None:
         """Leave out ``count`` values that do not fit."""
@@ -194,9 +205,8 @@ class Series:
         They begin with the name of the stream, unless that is its query and the stream is ``alone`` on its chart.
         """
         stream = self.stream
-        named = self.label or stream.name not in ("", stream.text)
-        name = self.name if named else cut(self.name, _MAX_LABEL_CHARACTERS)
-        about = "" if alone and not named else f"{name}: "
+        name = self.name if self.named else cut(self.name, _MAX_LABEL_CHARACTERS)
+        about = "" if alone and not self.named else f"{name}: "
         found = []
         if self.skipped:
             found.append(f"{about}{_count(self.skipped)} skipped: {self.complaint}")

@@ -12,7 +12,7 @@ from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.kinds.lines import LineChart, breaks_of, broken
 from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.numbers import describe
+from looptap.visualizers.data.numbers import Floats, describe
 from looptap.visualizers.data.sample_buffer import thinned
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Band as BandMark
@@ -36,11 +36,13 @@ class BandChart(LineChart):
         series.data["band"] = found
         return names, form
 
-    def sketch(self, series: Series) -> Iterator[Mark]:
+    def pair(self, series: Series) -> bool:
+        """Return False: two parts are low and high."""
+        return False
+
+    def curves(self, series: Series, columns: Floats) -> Iterator[Mark]:
         """Yield the bands, widest first, then the middle line."""
-        if "ring" not in series.data:
-            return
-        columns, band = series.data["ring"].columns, series.data["band"]
+        band = series.data["band"]
         axis = self.over(series, columns)
         parts = np.where(np.isfinite(columns[MAX_LEADING_COLUMNS:]), columns[MAX_LEADING_COLUMNS:], np.nan)
         every = {index for pair in band.pairs for index in pair} | ({band.middle} - {None})
@@ -55,10 +57,9 @@ class BandChart(LineChart):
         if band.middle is not None:
             x, y = broken(picked, breaks, axis.x[picked], parts[band.middle][picked])
             yield LineMark(x, y, name=series.name, color=series.color, dash=series.dash, side=series.side)
-        self.remark_length(series)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: x, and the name of what is in the band."""
         x, y, z = super().axes()
-        mine = [one.name for one in self.series if one.layer is self]
+        mine = [one.name for one in self.own]
         return x, replace(y, title=mine[0] if len(mine) == 1 else ""), z

@@ -82,7 +82,7 @@ class BarsChart(Chart):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: labels, and numbers."""
-        mine = [one.name for one in self.series if one.layer is self]
+        mine = [one.name for one in self.own]
         return Axis(), Axis(mine[0] if len(mine) == 1 else ""), None
 
 

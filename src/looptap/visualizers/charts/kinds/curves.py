@@ -77,7 +77,7 @@ class CurveChart(Chart):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the index of an element, and its value."""
-        mine = [one for one in self.series if one.layer is self]
+        mine = self.own
         name = mine[0].name if len(mine) == 1 else ""
         if mine and any(curves.x is not None for curves in mine[0].frames.shown[-1:]):
             x, y = mine[0].choice.schema if len(mine[0].choice.schema) == 2 else ("x", name)

@@ -56,7 +56,7 @@ class HistogramChart(Chart):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the value, and how often it occurs."""
-        mine = [one.name for one in self.series if one.layer is self]
+        mine = [one.name for one in self.own]
         return Axis(mine[0] if len(mine) == 1 else "value"), Axis("count"), None
 
 

@@ -33,9 +33,7 @@ class ImageChart(Chart):
         if found.total > MAX_IMAGES:
             series.remarks["images"] = f"the first {MAX_IMAGES} of {found.total:,} images are shown"
         for about, remark in (("scaled", found.remark), ("nan", found.missing)):
-            series.remarks.pop(about, None)
-            if remark:
-                series.remarks[about] = remark
+            series.remark(about, remark)
         return found.images
 
     def sketch(self, series: Series) -> Iterator[Mark]:

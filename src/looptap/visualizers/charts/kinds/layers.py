@@ -14,6 +14,7 @@ from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats, is_number, number
+from looptap.visualizers.data.smoothing import spans_decades
 from looptap.visualizers.drawing.layouts import time_words
 from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Line, Mark
 from looptap.visualizers.drawing.sanitize import local
@@ -22,7 +23,7 @@ MAX_TIMES = 240
 """Columns of a heat map over time; of more values each column is the mean of several."""
 MAX_LAYERS = 200
 """Bars of a chart of layers."""
-_LOG_RATIO = 1_000.0  # of the largest to the smallest number, beyond which colours are logarithms
+_LOG_DECADES = 3.0  # from the smallest to the largest number, beyond which colours are logarithms
 
 
 class LayersChart(LineChart):
@@ -32,27 +33,21 @@ class LayersChart(LineChart):
     family: ClassVar[str] = "mat"
     single: ClassVar[bool] = True
 
-    def sketch(self, series: Series) -> Iterator[Mark]:
+    def curves(self, series: Series, columns: Floats) -> Iterator[Mark]:
         """Yield the map, of logarithms where positive numbers span three decades."""
-        if "ring" not in series.data or not len(series.data["ring"]) or not series.data["names"]:
+        if not columns.size or not series.data["names"]:
             return
-        columns = series.data["ring"].columns
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
         cells = columns[MAX_LEADING_COLUMNS:][drawn]
         cells = np.where(np.isfinite(cells), cells, np.nan)
         x, cells = _means(axis.x, cells)
-        name, known = "", cells[np.isfinite(cells)]
-        if known.size and known.min() > 0 and known.max() > _LOG_RATIO * known.min():
-            cells, name = np.log10(cells), "log10"
-        if name:
-            series.remarks["log"] = "colours are powers of ten"
-        else:
-            series.remarks.pop("log", None)
+        log = spans_decades(cells, _LOG_DECADES)
+        cells, name = (np.log10(cells), "log10") if log else (cells, "")
+        series.remark("log", "colours are powers of ten" if log else "")
         names = series.data["names"]
-        columns = tuple(map(time_words, local(x)) if axis.clock else (f"{at:.6g}" for at in x))
-        yield Grid(cells, tuple(names[part] for part in drawn), columns, name=name)
-        self.remark_length(series)
+        times = tuple(map(time_words, local(x)) if axis.clock else (f"{at:.6g}" for at in x))
+        yield Grid(cells, tuple(names[part] for part in drawn), times, name=name)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: x, and the names beside their rows."""
@@ -105,7 +100,7 @@ class FlowChart(Chart):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: layers, and their numbers."""
-        mine = [one.name for one in self.series if one.layer is self]
+        mine = [one.name for one in self.own]
         return Axis(), Axis(mine[0] if mine else ""), None
 
 

@@ -45,6 +45,7 @@ _MAX_LINES = 200  # lines that a stream may have
 _MAX_MARKED_NANS = 200  # whose places are marked, of more some all along the line
 _MAX_NOTES = 100
 _MAX_NOTE_CHARACTERS = 120
+_PLACES = {"number": NUMBER, "event": EVENT, "time": TIME, "wall": WALL}
 
 
 class LineChart(Chart):
@@ -121,7 +122,7 @@ class LineChart(Chart):
         )
         if data["counting"].starts_again and not self.x and (again := self.counted(series)) is not None:
             remark = f"{data['names'][again]} starts again, so it is not x; x={data['names'][again]!r} makes it x"
-        _remark(series, "x", remark)
+        series.remark("x", remark)
         return found
 
     def units(self, series: Series) -> tuple[str, str]:
@@ -137,18 +138,22 @@ class LineChart(Chart):
         return part
 
     def sketch(self, series: Series) -> Iterator[Mark]:
+        """Yield the marks of the kept values, if there are any."""
+        if "ring" in series.data:
+            yield from self.curves(series, series.data["ring"].columns)
+            ring: SampleBuffer = series.data["ring"]
+            gone = ring.given_up + series.passed
+            said = f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn"
+            series.remark("length", said if gone else "")
+
+    def curves(self, series: Series, columns: Floats) -> Iterator[Mark]:
         """Yield a line for each part and rank, and points for NaN and infinities."""
-        if "ring" not in series.data:
-            return
-        columns, series.data["odd"] = series.data["ring"].columns, 0
-        ranks = sorted(series.data["ranks"])[:_MAX_LINES]
-        if len(ranks) < 2:
-            yield from self._lines(series, columns)
-        for rank in ranks if len(ranks) > 1 else ():
-            yield from self._lines(series, columns[:, columns[RANK] == rank], rank, len(ranks))
+        series.data["odd"], several = 0, sorted(series.data["ranks"])[:_MAX_LINES]
+        for rank in several if len(several) > 1 else [None]:
+            mine = columns if rank is None else columns[:, columns[RANK] == rank]
+            yield from self._lines(series, mine, rank, len(several))
         odd = series.data["odd"]
-        _remark(series, "nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
-        self.remark_length(series)
+        series.remark("nan", f"{odd:,} number{'s are' if odd != 1 else ' is'} NaN or infinite" if odd else "")
 
     def _lines(self, series: Series, columns: Floats, rank: int | None = None, ranks: int = 1) -> Iterator[Mark]:
         """Yield the lines of all ranks, or of one of several."""
@@ -158,85 +163,77 @@ class LineChart(Chart):
         most = self.points if self.whole else few
         breaks = breaks_of(series, columns)
         for part in drawn:
-            x_all, y, ends = axis.x, columns[MAX_LEADING_COLUMNS + part], breaks
+            x, y, ends = axis.x, columns[MAX_LEADING_COLUMNS + part], breaks
             if series.data["form"] != "number" and (none := missing(y)).any():  # None: joined over
-                x_all, y, ends = x_all[~none], y[~none], np.searchsorted(np.flatnonzero(~none), breaks)
-            finite = np.isfinite(y)
-            bad = ~finite
-            gaps = int(bad.sum())
-            series.data["odd"] += gaps
-            picked = thinned(y, most)
-            x, shown = x_all[picked], np.where(finite[picked], y[picked], np.nan)
-            x, shown = broken(picked, ends, x, shown)
+                x, y, ends = x[~none], y[~none], np.searchsorted(np.flatnonzero(~none), breaks)
+            finite = np.where(np.isfinite(y), y, np.nan)
             name, color, dash = self.appearance(series, part, drawn, rank)
-            line = LineMark(x, shown, name=name, color=color, dash=dash, side=series.side)
-            yield replace(line, name="", opacity=RAW_OPACITY_SHARE) if self.weight else line
+            line = _joined(x, finite, ends, most, LineMark(x, y, name=name, color=color, dash=dash, side=series.side))
             if self.weight:
-                average = smoothed(y, self.weight)
-                picked = thinned(average, most)
-                x, shown = broken(picked, ends, x_all[picked], average[picked])
-                yield replace(line, x=x, y=shown)
-            if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is invisible
-                yield Points(x[alone], shown[alone], color=color, side=series.side)
-            if gaps:
-                yield _odd(x_all, y, bad, name, color, series)
+                yield replace(line, name="", opacity=RAW_OPACITY_SHARE)
+                line = _joined(x, smoothed(y, self.weight), ends, most, line)
+            yield line
+            if len(breaks) and (alone := _alone(line.y)).any():  # a line of one point is invisible
+                yield Points(line.x[alone], line.y[alone], color=color, side=series.side)
+            if gaps := int(np.isnan(finite).sum()):
+                series.data["odd"] += gaps
+                yield _odd(x, finite, name, color, series)
 
     def drawn(self, series: Series, axis: Over) -> list[int]:
         """Return the parts that are lines: those requested, else all but the step."""
         names = series.data["names"]
         if series.y:
-            wanted = [i for i, name in enumerate(names) if name in series.y]
             unknown = [name for name in series.y if name not in names]
             there = f"has no {', '.join(map(repr, unknown))}; there are {', '.join(names)}"
-            _remark(series, "y", there if unknown else "")
-            return wanted
-        x = self.counted(series) if len(names) > 1 else None
-        clock = series.choice.clock
-        counted = {clock} | {i for i, name in enumerate(names) if i == x or count_of(name) in ("step", "epoch")}
-        return [i for i in range(len(names)) if i != axis.part and i not in counted] or [len(names) - 1]
+            series.remark("y", there if unknown else "")
+            return [i for i, name in enumerate(names) if name in series.y]
+        over = {axis.part, series.choice.clock, self.counted(series) if len(names) > 1 else None}
+        drawn = [i for i, name in enumerate(names) if i not in over and not schemas.is_step(name)]
+        return drawn or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
         """Return whether the values are pairs without names, of which the first is x."""
-        data, kind = series.data, series.choice.kind
-        if data["form"] != "row" or len(data["names"]) != 2 or kind == "band" or series.choice.clock == 1:
+        data = series.data
+        if data["form"] != "row" or len(data["names"]) != 2 or series.choice.clock == 1:
             return False
-        return kind != "line" or data.get("bare", False) or not schemas.tells(data["names"], series.stream.text)
-
-    def remark_length(self, series: Series) -> None:
-        """Note how many values are no longer drawn."""
-        ring: SampleBuffer = series.data["ring"]
-        gone = ring.given_up + series.passed
-        _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
+        bare = data.get("bare", False) or not schemas.tells(data["names"], series.stream.text)
+        return bare or series.choice.kind != "line"
 
     def appearance(self, series: Series, part: int, drawn: list[int], rank: int | None = None) -> tuple[str, str, str]:
         """Return name, colour and dash of a line: those of its name on all charts."""
-        own = series.label or series.stream.name not in ("", series.stream.text)
-        name: str = series.name if len(drawn) == 1 and own else series.data["names"][part]
-        if len(drawn) > 1 and len(self.series) > 1:
-            elsewhere = {other for one in self.series if one is not series for other in one.data.get("names", ())}
-            name = f"{series.name} {name}" if own or name in elsewhere else name
-        name = name if rank is None else f"{name} rank {rank}"
+        name = self._name(series, part, drawn) + (f" rank {rank}" if rank is not None else "")
         known = series.lines.get((part, rank))
         if known is None or known[0] != name:
-            others = [look for one in self.series if one is not series and one.choice.family == series.choice.family
-                      for look in one.looks]  # fmt: skip
-            mine = [(look[1], look[2]) for key, look in series.lines.items() if key != (part, rank)]
-            color, dash = self.palette.look(name, [*others, *mine], "" if mine else series.color)
+            alike = [one for one in self.series if one is not series and one.choice.family == series.choice.family]
+            others = [look for one in alike for look in one.looks]
+            mine = [look for key, (_, *look) in series.lines.items() if key != (part, rank)]
+            taken = [*others, *((color, dash) for color, dash in mine)]
+            color, dash = self.palette.look(name, taken, "" if mine else series.color)
             series.lines[part, rank] = name, color, dash if series.dash == "solid" else series.dash
         return series.lines[part, rank]
 
+    def _name(self, series: Series, part: int, drawn: list[int]) -> str:
+        """Return the name of a line, with that of its stream where it needs one."""
+        if len(drawn) == 1 and series.named:
+            return series.name
+        name: str = series.data["names"][part]
+        if len(drawn) == 1:
+            return name
+        elsewhere = {other for one in self.series if one is not series for other in one.data.get("names", ())}
+        return f"{series.name} {name}" if len(self.series) > 1 and (series.named or name in elsewhere) else name
+
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, titled where they show a single thing."""
-        mine = [one for one in self.series if one.layer is self and "ring" in one.data]
+        mine = [one for one in self.own if "ring" in one.data]
         if not mine:
             return Axis(), Axis(), None
-        axis = self.over(mine[0], mine[0].data["ring"].columns)
-        left = [one for one in mine if one.side == mine[0].side]
-        drawn = [left[0].data["names"][i] for i in self.drawn(left[0], axis)] if len(left) == 1 else []
-        title = drawn[0] if len(drawn) == 1 else ""
-        if title and left[0].data["form"] == "number":
-            title = left[0].name
-        return Axis(axis.title, time=axis.clock), Axis(title), None
+        first = mine[0]
+        axis = self.over(first, first.data["ring"].columns)
+        drawn = self.drawn(first, axis)
+        title = first.data["names"][drawn[0]]
+        title = first.name if first.data["form"] == "number" else title
+        alone = len(drawn) == 1 and all(one is first or one.side != first.side for one in mine)
+        return Axis(axis.title, time=axis.clock), Axis(title if alone else ""), None
 
     @property
     def xs(self) -> tuple[str, ...]:
@@ -257,11 +254,10 @@ class LineChart(Chart):
         columns = series.data["ring"].columns
         if what == "event" and (seams := [seam.after for seam in series.stream.seams]):
             columns = columns[:, np.searchsorted(columns[NUMBER], seams[-1], side="right") :]  # those of the last run
-        known = columns[{"number": NUMBER, "event": EVENT, "time": TIME, "wall": WALL}[what]]
-        if not len(known) or not known[0] <= at:
-            return None
+        known = columns[_PLACES[what]]
         index = int(np.searchsorted(known, at))
-        if index == len(known) and what == "number":
+        last = len(known) - (what == "number")
+        if not len(known) or not known[0] <= at or index > last:
             return None
         x = self.over(series, columns).x
         between = math.nan if what == "number" else float(np.interp(at, known, x))
@@ -290,12 +286,10 @@ class AnnotatedLineChart(LineChart):
         series.data["texts"].extend(value[-1] or "" for value in values)
         return found
 
-    def sketch(self, series: Series) -> Iterator[Mark]:
+    def curves(self, series: Series, columns: Floats) -> Iterator[Mark]:
         """Yield the line, with the newest of its texts; it is not smoothed."""
-        if "ring" not in series.data:
-            return
         self.weight = 0.0
-        for mark in super().sketch(series):
+        for mark in super().curves(series, columns):
             yield self.noted(mark, series) if isinstance(mark, LineMark) else mark
 
     def noted(self, mark: LineMark, series: Series) -> LineMark:
@@ -337,7 +331,7 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
     if len(names) + len(fresh) > _MAX_LINES:
-        _remark(series, "lines", f"the first {_MAX_LINES} lines are drawn")
+        series.remark("lines", f"the first {_MAX_LINES} lines are drawn")
         fresh = fresh[: _MAX_LINES - len(names)]
     if fresh:
         names += fresh
@@ -345,17 +339,23 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     return np.array([[value.get(name, MISSING) for value in found] for name in names]).reshape(len(names), len(values))
 
 
-def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
-    """Return points for NaN and infinities, at the height of the last finite number.
+def _joined(x: Floats, y: Floats, breaks: NDArray[np.intp], most: int, line: LineMark) -> LineMark:
+    """Return a line with other points, at most ``most``, broken where some are missing."""
+    picked = thinned(y, most)
+    across, up = broken(picked, breaks, x[picked], y[picked])
+    return replace(line, x=across, y=up)
+
+
+def _odd(x: Floats, y: Floats, name: str, color: str, series: Series) -> Points:
+    """Return points for the NaN of a line, at the height of the last number before.
 
     Without any, they have no height of their own (`grounded`).
     """
-    places, finite = np.flatnonzero(bad), np.isfinite(y)
+    places, known = np.flatnonzero(np.isnan(y)), np.flatnonzero(~np.isnan(y))
     if len(places) > _MAX_MARKED_NANS:
         places = places[np.linspace(0, len(places) - 1, _MAX_MARKED_NANS).astype(np.intp)]
-    before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
-    first = int(np.argmax(finite)) if finite.any() else -1
-    height = np.where(before >= 0, y[before], y[first] if first >= 0 else np.nan)
+    before = np.maximum(np.searchsorted(known, places) - 1, 0)  # the first number for those that none is before
+    height = y[known[before]] if len(known) else np.full(len(places), np.nan)
     return Points(x[places], height, name=f"{name}: {ODD}", color=color, opacity=0.6, side=series.side)
 
 
@@ -390,10 +390,3 @@ def _places(picked: NDArray[np.intp], breaks: NDArray[np.intp]) -> NDArray[np.in
     """Return the indices in a line of the points ``picked`` where gaps belong."""
     at = np.unique(np.searchsorted(picked, breaks)).astype(np.intp, copy=False)
     return at[(at > 0) & (at < len(picked))]
-
-
-def _remark(series: Series, about: str, text: str) -> None:
-    if text:
-        series.remarks[about] = text
-    else:
-        series.remarks.pop(about, None)

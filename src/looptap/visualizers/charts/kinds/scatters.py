@@ -144,7 +144,7 @@ class ScatterChart(LineChart):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, named after the parts where they have names."""
-        mine = [one for one in self.series if one.layer is self]
+        mine = self.own
         if mine and "ring" in mine[0].data and self.width == 2:
             x, y, _ = super().axes()
             names = [name for name in mine[0].data["names"] if name not in (x.title, self.label(mine[0]))]

@@ -38,11 +38,8 @@ class LineChart3D(LineChart):
             raise TypeError(f"expected (number, number, number), got {describe(value)}")
         return names, form
 
-    def sketch(self, series: Series) -> Iterator[Mark]:
+    def curves(self, series: Series, columns: Floats) -> Iterator[Mark]:
         """Yield the line."""
-        if "ring" not in series.data:
-            return
-        columns = series.data["ring"].columns
         parts, breaks = columns[MAX_LEADING_COLUMNS : MAX_LEADING_COLUMNS + 3], breaks_of(series, columns)
         texts = series.data.get("texts")
         places = noted_places(texts) if texts else []
@@ -51,11 +48,10 @@ class LineChart3D(LineChart):
         notes = moved(notes_at(texts, places, picked), picked, breaks) if texts else ()
         x, y, z = broken(picked, breaks, x, y, z)
         yield LineMark(x, y, z, series.name, series.color, series.dash, notes=notes)
-        self.remark_length(series)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, named after the parts of the first stream."""
-        known = [one.data["names"] for one in self.series if one.layer is self and "names" in one.data]
+        known = [one.data["names"] for one in self.own if "names" in one.data]
         x, y, z = map(Axis, known[0][:3] if known else "xyz")
         return x, y, z
 
@@ -71,7 +67,7 @@ class AnnotatedLineChart3D(LineChart3D, AnnotatedLineChart):
     width: ClassVar[int] = 3
     numbers = AnnotatedLineChart.numbers
     parts = AnnotatedLineChart.parts
-    sketch = LineChart3D.sketch
+    curves = LineChart3D.curves
 
 
 def _picked(parts: Floats) -> NDArray[np.intp]:

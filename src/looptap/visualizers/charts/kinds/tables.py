@@ -42,7 +42,7 @@ class TextChart(Chart):
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the lines."""
         lines = series.data.get("lines", ())
-        several = len([one for one in self.series if one.layer is self]) > 1
+        several = len(self.own) > 1
         yield Text(tuple(f"{series.name}: {line}" if several else line for line in lines))
 
 

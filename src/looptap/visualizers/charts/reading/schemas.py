@@ -49,6 +49,11 @@ def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[s
     return texts if isinstance(value, tuple) and len(texts) == parts == len(set(texts)) else ()
 
 
+def is_step(name: str) -> bool:
+    """Return whether a name is that of steps or epochs."""
+    return count_of(name) in ("step", "epoch")
+
+
 def tells(names: Sequence[str], query: str = "") -> bool:
     """Return whether all ``names``, of `names_of`, say what the parts are.
 

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from looptap.streams.counts import count_of
 from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.charts.reading.forms import form_of
 from looptap.visualizers.charts.reading.image_axes import MAX_CLASS_NUMBER, axes_of, stacked
@@ -67,7 +66,7 @@ class FirstValue:
     @property
     def drawn(self) -> list[str]:
         """The names of its parts, except steps and epochs."""
-        return [name for name in self.names if count_of(name) not in ("step", "epoch")]
+        return [name for name in self.names if not schemas.is_step(name)]
 
 
 class ChartRow(NamedTuple):
