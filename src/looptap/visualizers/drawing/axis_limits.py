@@ -37,34 +37,40 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDIN
     >>> held, fit(held, (0, 105), Axis()) is held, fit(held, (0, 120), Axis(), pad=0.1)
     ((0.0, 110.0), True, (0.0, 156.0))
     """
-    if data is None:
-        data = (1.0, 10.0) if axis.log else (0.0, 1.0)
-        if now is not None and axis.low is None and axis.high is None:
-            return now
-    low, high = _scaled(data, axis)
-    if now is not None and axis.low is None and axis.high is None:
-        held_low, held_high = _scaled(now, axis)
-        if held_low <= low and high <= held_high and high - low >= MIN_FILLED_SHARE * (held_high - held_low):
-            return now
-        grown_low, grown_high = low < held_low, high > held_high
-    else:
-        grown_low = grown_high = False
-    width = high - low
+    held = now if axis.low is None and axis.high is None else None
+    if data is None and held is not None:
+        return held
+    low, high = _scaled(data or ((1.0, 10.0) if axis.log else (0.0, 1.0)), axis)
+    below = above = pad
+    if held is not None:
+        first, last = _scaled(held, axis)
+        if first <= low and high <= last and high - low >= MIN_FILLED_SHARE * (last - first):
+            return held
+        below += GROWTH_SHARE * (low < first and high <= last)
+        above += GROWTH_SHARE * (high > last)
+    new = _given(_padded(low, high, axis, below, above), axis)
+    return now if now == new else new
+
+
+def _padded(low: float, high: float, axis: Axis, below: float, above: float) -> Limits:
+    """Return limits with room on both sides, in shares of their width."""
     if not apart(low, high):  # one number: some room around it, in its own order of magnitude
         middle = 30.0 if axis.time else max(abs(low), abs(high)) * 0.1 or 0.5
-        low, high, width = low - middle, high + middle, 0.0
-    new = (
-        low - (pad + GROWTH_SHARE * (grown_low and not grown_high)) * width,
-        high + (pad + GROWTH_SHARE * grown_high) * width,
-    )
-    if low >= 0 > new[0] and not axis.log:
-        new = 0.0, new[1]  # what is never negative has no room below zero
-    new = (10.0 ** new[0], 10.0 ** new[1]) if axis.log else new
-    low, high = new[0] if axis.low is None else axis.low, new[1] if axis.high is None else axis.high
+        first, last = low - middle, high + middle
+    else:
+        first, last = low - below * (high - low), high + above * (high - low)
+    if axis.log:
+        return 10.0**first, 10.0**last
+    return (0.0 if low >= 0 > first else first), last  # what is never negative has no room below zero
+
+
+def _given(limits: Limits, axis: Axis) -> Limits:
+    """Return limits with the ends that an axis has itself."""
+    low = limits[0] if axis.low is None else axis.low
+    high = limits[1] if axis.high is None else axis.high
     if not apart(low, high):  # one end is given, and the data lies on its other side
         low, high = (low, low + _room(low)) if axis.low is not None else (high - _room(high), high)
-        low, high = (high / 10, high) if axis.log and low <= 0 else (low, high)
-    return now if now == (low, high) else (low, high)
+    return (high / 10, high) if axis.log and low <= 0 else (low, high)
 
 
 def _room(end: float) -> float:

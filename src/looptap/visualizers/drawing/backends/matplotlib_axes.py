@@ -38,6 +38,7 @@ Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, fl
 
 MAX_LEGEND_SHARE = 0.25
 """The most of the height of a cell that the names of its lines take."""
+_ARTISTS: dict[type, Any] = {Line: LineArtist, Band: BandArtist, Points: PointsArtist}
 _TOP_AXIS_INCHES = 0.38  # of the ticks and the title of an axis above the plot
 _ROW_INCHES = 0.15  # of a row of names, or of words of commands, above the axes
 _MAX_RULE_ROWS = 2
@@ -55,15 +56,15 @@ class PlaneView:
         self.above = _TOP_AXIS_INCHES if picture.top else 0.0
         self.labels = bar_labels(panel.marks)
         for key, axes in self.planes.items():
-            x, y = self._axis(key, picture)
+            x, y = (picture.edges[edge] for edge in key)
             _scales(axes, x, y)
             axes.set_ylabel(shown(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
             axes.set_xlabel(shown(x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
             axes.tick_params(labelsize=SMALL_FONT_POINTS)
         for (end, _), axes in self.planes.items():
-            x = self._axis((end, "left"), picture)[0]
-            mine = [mark for mark in panel.marks if _key(mark, picture)[0] == end]
-            columns = [column for mark in mine if (column := getattr(mark, "x", None)) is not None]
+            x = picture.edges[end]
+            mine = [mark for mark in panel.marks if picture.edges_of(mark)[0] == end and not isinstance(mark, Bars)]
+            columns = [column for mark in mine for column in mark.xs]
             if columns and not (self.labels or x.log or x.time) and all(map(_whole, columns)):
                 axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         theme = theme_of(figure)
@@ -155,54 +156,32 @@ class PlaneView:
             text.set_transform(self.axes.transAxes)
             text.set_position(((left - box.x0) / box.width, 1.01 + lowest + row_height * max(0, row)))
 
-    @staticmethod
-    def _axis(key: tuple[str, str], picture: Picture) -> tuple[Axis, Axis]:
-        """Return what one pair of axes shows along x and y."""
-        across, side = key
-        x, y = picture.top if across == "top" else picture.x, picture.right if side == "right" else picture.y
-        return x or picture.x, y or picture.y
-
     def plane_of(self, mark: Mark, picture: Picture) -> Any:
         """Return the axes that a mark is drawn on."""
-        return self.planes[_key(mark, picture)]
+        return self.planes[picture.edges_of(mark)]
 
     def _artist(self, mark: Mark, panel: Panel, picture: Picture) -> Any:
-        key = _key(mark, picture)
-        axes, (x, y) = self.planes[key], self._axis(key, picture)
-        match mark:
-            case Line():
-                return LineArtist(axes, mark, x, y)
-            case Band():
-                return BandArtist(axes, mark, x, y)
-            case Bars():
-                return BarsArtist(axes, mark, x, y, panel.marks)
-        assert isinstance(mark, Points)
-        return PointsArtist(axes, mark, x, y)
+        axes, (x, y) = self.plane_of(mark, picture), (picture.edges[edge] for edge in picture.edges_of(mark))
+        if isinstance(mark, Bars):
+            return BarsArtist(axes, mark, x, y, panel.marks)
+        return _ARTISTS[type(mark)](axes, mark, x, y)
 
     def _fit(self, panel: Panel, picture: Picture) -> bool:
         """Move the limits if the data needs it; return whether they were moved."""
-        moved, seen = False, set()
-        for key, axes in self.planes.items():
-            for end, put, axis, pad in zip(
-                key, (axes.set_xlim, axes.set_ylim), self._axis(key, picture), (0.02, 0.05), strict=True
-            ):
-                if end in seen:  # another pair of axes shares it
-                    continue
-                seen.add(end)
-                mine = [mark for mark in panel.marks if end in _key(mark, picture)]
-                along = int(end in ("left", "right"))
-                columns = [
-                    column for mark in mine for column in _extent(mark, panel, axis if along else picture.y)[along]
-                ]
-                moved |= self._bound(end, put, columns, axis, pad)
+        limits: dict[str, Callable[..., Any]] = {}
+        for (across, side), axes in self.planes.items():  # axes of several pairs are set once
+            limits = {across: axes.set_xlim, side: axes.set_ylim} | limits
+        moved = False
+        for edge, put in limits.items():
+            axis, now = picture.edges[edge], self.bounds.get(edge)
+            mine = [mark for mark in panel.marks if edge in picture.edges_of(mark)]
+            along, pad = (_across, 0.02) if edge in ("bottom", "top") else (_upward, 0.05)
+            columns = [column for mark in mine for column in along(mark, panel, axis)]
+            self.bounds[edge] = new = fit(now, span(columns), axis, pad)
+            if new is not now:
+                put(*placed(np.array(new), axis))
+                moved = True
         return moved
-
-    def _bound(self, key: Any, put: Callable[..., Any], columns: list[Any], axis: Axis, pad: float) -> bool:
-        now = self.bounds.get(key)
-        self.bounds[key] = new = fit(now, span(columns), axis, pad)
-        if new is not now:
-            put(*placed(np.array(new), axis))
-        return new is not now
 
 
 class SpaceView:
@@ -217,10 +196,8 @@ class SpaceView:
         self.bounds: list[Limits | None] = [None, None, None]
         plain = Axis()  # space has no logarithmic and no time axis; it shows the numbers
         self.marks: list[Any] = [
-            (LineArtist(self.axes, mark, plain, plain) if isinstance(mark, Line) else
-             PointsArtist(self.axes, mark, plain, plain))
-            for mark in panel.marks if isinstance(mark, Line | Points)
-        ]  # fmt: skip
+            _ARTISTS[type(mark)](self.axes, mark, plain, plain) for mark in panel.marks
+        ]
         self.named = named(panel.marks, picture)
         self.legend: Any = None
         self.place(place)
@@ -274,15 +251,9 @@ def _whole(column: Any) -> bool:
     return bool((known == np.floor(known)).all())
 
 
-def _key(mark: Mark, picture: Picture) -> tuple[str, str]:
-    """Return which x and which y axis a mark has, of those that there are."""
-    across, side = getattr(mark, "across", "bottom"), getattr(mark, "side", "left")
-    return across if picture.top else "bottom", side if picture.right else "left"
-
-
 def _planes(axes: Any, panel: Panel, picture: Picture) -> dict[tuple[str, str], Any]:
     """Return axes for each pair of an x and a y axis that marks have."""
-    used = {_key(mark, picture) for mark in panel.marks}
+    used = {picture.edges_of(mark) for mark in panel.marks}
     found = {("bottom", "left"): axes}
     if picture.right:
         found["bottom", "right"] = right = axes.twinx()
@@ -293,24 +264,21 @@ def _planes(axes: Any, panel: Panel, picture: Picture) -> dict[tuple[str, str], 
         if side != above[0]:
             twin.sharex(found["top", above[0]])
             twin.xaxis.set_visible(False)
-    barred = {_key(mark, picture) for mark in panel.marks if isinstance(mark, Bars)}
+    barred = {picture.edges_of(mark) for mark in panel.marks if isinstance(mark, Bars)}
     for key, plane in found.items():
         plane.set_zorder(int(bool(barred) and key not in barred))  # lines are drawn over bars
     return found
 
 
-def _extent(mark: Mark, panel: Panel, y: Axis) -> tuple[list[Any], list[Any]]:
-    """Return the columns of a mark that its axes have to show."""
-    match mark:
-        case Line() if mark.filled is not None and not (y.log and mark.filled <= 0):
-            return [mark.x], [mark.y, np.array([mark.filled])]
-        case Line() | Points():
-            return [mark.x], [mark.y]
-        case Band():
-            return [mark.x], [mark.low, mark.high]
-        case Bars():
-            return list(bar_sides(mark, panel.marks)), [mark.heights, np.array([bar_floor(mark.heights, y)])]
-    raise TypeError(f"{type(mark).__name__} has no axes.")
+def _across(mark: Mark, panel: Panel, x: Axis) -> Sequence[Any]:
+    """Return the columns of a mark that its x axis has to show."""
+    return bar_sides(mark, panel.marks) if isinstance(mark, Bars) else mark.xs
+
+
+def _upward(mark: Mark, panel: Panel, y: Axis) -> Sequence[Any]:
+    """Return the columns of a mark that its y axis has to show, with where it begins."""
+    floor = bar_floor(mark.heights, y) if isinstance(mark, Bars) else getattr(mark, "filled", None)
+    return mark.ys if floor is None or (y.log and floor <= 0) else [*mark.ys, np.array([floor])]
 
 
 class Numbers(ticker.Formatter):

@@ -121,6 +121,7 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
     x, y = spot.inside(65, 50 if not labels else 60, 60 if picture.right else 15, 45 if picture.top else 5)
     layout[f"xaxis{n}"] = {**_axis(picture.x), "domain": x, "anchor": f"y{n}"}
     layout[f"yaxis{n}"] = {**_axis(picture.y), "domain": y, "anchor": f"x{n}"}
+    refs = {"bottom": f"x{n}", "left": f"y{n}", "top": f"x{second}", "right": f"y{second}"}
     if picture.right:
         layout[f"yaxis{second}"] = {
             **_axis(picture.right), "overlaying": f"y{n}", "side": "right", "anchor": f"x{n}", "showgrid": False,
@@ -138,16 +139,15 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
     layout[f"legend{n}"] = _legend(x, y)
     size = 900 * (x[1] - x[0]), spot.height * (y[1] - y[0])
     for mark in panel.marks:
-        above, beside = getattr(mark, "across", "bottom") == "top", getattr(mark, "side", "left") == "right"
-        across, up = (above and picture.top) or picture.x, (beside and picture.right) or picture.y
+        across, side = picture.edges_of(mark)
         common = {
             "name": escaped(getattr(mark, "name", "")), "showlegend": id(mark) in labelled, "legend": f"legend{n}",
-            "xaxis": f"x{n}" if across is picture.x else f"x{second}",
-            "yaxis": f"y{n}" if up is picture.y else f"y{second}", "opacity": getattr(mark, "opacity", 1.0),
+            "xaxis": refs[across], "yaxis": refs[side], "opacity": getattr(mark, "opacity", 1.0),
         }  # fmt: skip
-        traces.extend({**common, **one} for one in _marks(mark, panel, across, up, size))
-    below = [mark for mark in panel.marks if getattr(mark, "across", "bottom") == "bottom"]
-    shown = span(column for mark in below if (column := getattr(mark, "x", None)) is not None)
+        drawn = _marks(mark, panel, picture.edges[across], picture.edges[side], size)
+        traces.extend({**common, **one} for one in drawn)
+    below = [mark for mark in panel.marks if mark.across == "bottom" and not isinstance(mark, Bars)]
+    shown = span(column for mark in below for column in mark.xs)
     _rules(picture, shown, size[0], {"xref": f"x{n}", "yref": f"y{n} domain"}, layout)
 
 

@@ -12,7 +12,20 @@ from typing import Any
 
 from looptap.streams.text import as_cell
 from looptap.visualizers.drawing.layouts import Panel, panels
-from looptap.visualizers.drawing.picture import Band, Bars, Grid, Images, Line, Mark, Picture, Pie, Points, Table, Text
+from looptap.visualizers.drawing.picture import (
+    Axis,
+    Band,
+    Bars,
+    Grid,
+    Images,
+    Line,
+    Mark,
+    Picture,
+    Pie,
+    Points,
+    Table,
+    Text,
+)
 
 Rows = Iterable[Sequence[Any]]
 
@@ -60,15 +73,14 @@ def _tables(panel: Panel, picture: Picture) -> Iterator[Rows]:
         case None:
             return
         case _:
-            for across, axis in (("bottom", picture.x), ("top", picture.top)):
-                marks = [mark for mark in panel.marks if getattr(mark, "across", "bottom") == across]
-                if marks:
-                    yield _over(marks, picture, (axis.title if axis else "") or "x")
+            for edge in ("bottom", "top"):
+                if marks := [mark for mark in panel.marks if mark.across == edge]:
+                    yield _over(marks, picture, picture.edges.get(edge, Axis()).title or "x")
 
 
 def _over(marks: Iterable[Mark], picture: Picture, title: str) -> Rows:
     """Return the numbers of the marks over one x axis, which is sorted."""
-    ridges = dict(picture.y.ticks)
+    ridges: dict[Any, str] = dict(picture.y.ticks)
     names: list[str] = []
     table: dict[Any, dict[int, float]] = {}
     for mark in marks:
@@ -83,21 +95,17 @@ def _over(marks: Iterable[Mark], picture: Picture, title: str) -> Rows:
     ]
 
 
-def _columns(mark: Mark, ridges: dict[float, str]) -> Iterator[tuple[str, list[Any], list[float]]]:
+def _columns(mark: Mark, ridges: dict[Any, str]) -> Iterator[tuple[str, list[Any], list[float]]]:
     """Yield name, x and numbers of each column of a mark that has a name."""
+    name = ridges.get(getattr(mark, "filled", None), getattr(mark, "name", ""))
     match mark:
-        case Bars(labels=labels, edges=None):
-            yield mark.name, list(labels), mark.heights.tolist()
-        case Bars(edges=edges) if edges is not None:
-            yield mark.name, edges[:-1].tolist(), mark.heights.tolist()
+        case Bars():
+            x = list(mark.labels) if mark.edges is None else mark.edges[:-1].tolist()
+            yield name, x, mark.heights.tolist()
         case Band():
-            yield f"{mark.name} low", mark.x.tolist(), mark.low.tolist()
-            yield f"{mark.name} high", mark.x.tolist(), mark.high.tolist()
-        case Line() | Points():
-            name = (
-                ridges.get(mark.filled, mark.name) if isinstance(mark, Line) and mark.filled is not None else mark.name
-            )
-            if name:
-                yield name, mark.x.tolist(), mark.y.tolist()
-                if mark.z is not None:
-                    yield f"{name} z", mark.x.tolist(), mark.z.tolist()
+            yield f"{name} low", mark.x.tolist(), mark.low.tolist()
+            yield f"{name} high", mark.x.tolist(), mark.high.tolist()
+        case Line() | Points() if name:
+            yield name, mark.x.tolist(), mark.y.tolist()
+            if mark.z is not None:
+                yield f"{name} z", mark.x.tolist(), mark.z.tolist()
