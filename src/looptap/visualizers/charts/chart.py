@@ -172,14 +172,12 @@ class Chart:
     def _admit(self, stream: Stream, choice: Choice, options: dict[str, Any]) -> None:
         side: Side = "right" if options["axis"] == "right" else "left"
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
-        if self.series:
-            first = self.series[0]
-            shares = choice.family == first.choice.family or {choice.family, first.choice.family} <= OVERLAID_FAMILIES
-            alone = self.single or kind_of(choice.kind).single
-            if not shares or alone:
-                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and shares))
-            if shares and (why := no_room(self.series, Series(stream, choice, "", layer))):
-                raise IncompatibleStreams(_incompatible(first, stream, choice, why=why))
+        if self.series and (why := self._conflict(Series(stream, choice, "", layer))):
+            raise IncompatibleStreams(
+                f"{self.series[0].name!r} and {stream.name!r} do not share axes: {why}. Give {stream.name!r} a chart "
+                "of its own, as in looptap.plot(a, b), or name a chart that both can have with chart=, as in "
+                "chart='text'."
+            )
         names = {*choice.schema, *(stream.fields or ())}
         color = by = options["color"]
         label = options["name"] or stream.name
@@ -198,6 +196,14 @@ class Chart:
         series.sample = series.plain(series.sample)
         self.series.append(series)
         self._state = None
+
+    def _conflict(self, new: Series) -> str:
+        """Return why a stream cannot share this chart; "" if it can."""
+        first, choice = self.series[0].choice, new.choice
+        if choice.family != first.family and not {choice.family, first.family} <= OVERLAID_FAMILIES:
+            return f"the first is a {first.kind} ({first.family}), the second a {choice.kind} ({choice.family})"
+        alone = self.single or kind_of(choice.kind).single
+        return f"a {choice.kind} cannot share a chart" if alone else no_room(self.series, new)
 
     def _layer(self, kind: str) -> Chart:
         """Return the chart of kind ``kind`` that draws such streams on this chart."""
@@ -242,9 +248,8 @@ class Chart:
         """Show the kept frame ``index``, 0 being the oldest; None follows the newest."""
         with self.lock:
             leader = self._leader()
-            if leader is None or index is None or index >= len(leader.frames) - 1:
-                self._shown = None
-            else:
+            self._shown = None
+            if leader is not None and index is not None and index < len(leader.frames) - 1:
                 self._shown = leader.frames.given_up + max(0, index)
 
     def film(self) -> list[Picture]:
@@ -262,8 +267,8 @@ class Chart:
 
     def _leader(self) -> Series | None:
         """Return the stream whose frames the slider counts."""
-        framed = [series for series in self.series if len(series.frames)]
-        return max(framed, key=lambda series: len(series.frames)) if framed else None
+        framed = (series for series in self.series if len(series.frames))
+        return max(framed, key=lambda series: len(series.frames), default=None)
 
     def _aim(self) -> tuple[int, int] | None:
         """Select the same moment in all streams; return (index, count) for the slider."""
@@ -360,17 +365,6 @@ def chosen(stream: Stream, chart: str = "") -> Choice | None:
     """Choose the chart by a stream's first value; return None before there is one."""
     value = stream.first()
     return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
-
-
-def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool = False, why: str = "") -> str:
-    why = why or (
-        f"a {choice.kind} cannot share a chart" if alone
-        else f"the first is a {first.choice.kind} ({first.choice.family}), the second a {choice.kind} ({choice.family})"
-    )  # fmt: skip
-    return (
-        f"{first.name!r} and {stream.name!r} do not share axes: {why}. Give {stream.name!r} a chart of its own, as in "
-        f"looptap.plot(a, b), or name a chart that both can have with chart=, as in chart='text'."
-    )
 
 
 def kind_of(name: str) -> type[Chart]:

@@ -24,6 +24,7 @@ Drawn: TypeAlias = list[tuple[Series, list[Mark]]]
 
 OVERLAID_FAMILIES = frozenset({"xy", "hist"})
 """Families whose charts may overlay each other, with axes of their own."""
+EDGES = ("bottom", "top", "left", "right")
 _MAX_NAMES_OF_AN_AXIS = 3
 _MAX_TITLE_CHARACTERS = 40
 _OVERLAID_OPACITY_SHARE = 0.4  # of a histogram that shares a chart with lines
@@ -97,21 +98,18 @@ class Overlay:
         if len({one.choice.family for one, _ in drawn}) > 1:
             marks = _behind_lines(marks)
         streams = [one for one, _ in drawn]
-        left = [one for one in streams if one.side == "left"] or streams
-        right = [one for one in streams if one.side == "right"]
-        below = [one for one in streams if one.across == "bottom"] or streams
-        above = [one for one in streams if one.across == "top"]
-        x, y = axes_of(below)[0], axes_of(left)[1]
+        at = {edge: [one for one in streams if edge in (one.side, one.across)] for edge in EDGES}
+        left, right, above = at["left"] or streams, at["right"], at["top"]
+        x, y = axes_of(at["bottom"] or streams)[0], axes_of(left)[1]
         top, far = None, None
         if not right and not any(one.placed for one in streams) and self._plain(streams):
             marks, y, far = self._by_scale(marks, _quantities(drawn), y, log)
         if above:
             x, top = _titled(x, _names(marks, across="bottom")), _titled(axes_of(above)[0], _names(marks, across="top"))
         if right:
+            names = _names(marks, side="right") or [one.name for one in right]
             y = _titled(y, _names(marks, side="left"), self._plain(left))
-            far = _titled(
-                axes_of(right)[1], _names(marks, side="right") or [one.name for one in right], self._plain(right)
-            )
+            far = _titled(axes_of(right)[1], names, self._plain(right))
         return marks, Axes(x, y, None, top, far)
 
     @staticmethod
@@ -151,12 +149,13 @@ def _behind_lines(marks: Sequence[Mark]) -> list[Mark]:
     """Return the marks, with paler bars in a colour that none of the lines has."""
     taken = {mark.color for mark in marks if isinstance(mark, Line | Band)}
     free = next((color for color in COLORS if color not in taken), "")
-    return [
-        replace(mark, opacity=_OVERLAID_OPACITY_SHARE, color=free if free and mark.color in taken else mark.color)
-        if isinstance(mark, Bars)
-        else mark
-        for mark in marks
-    ]
+    found: list[Mark] = []
+    for mark in marks:
+        if isinstance(mark, Bars):
+            color = free if free and mark.color in taken else mark.color
+            mark = replace(mark, opacity=_OVERLAID_OPACITY_SHARE, color=color)
+        found.append(mark)
+    return found
 
 
 def axes_of(series: Sequence[Series]) -> tuple[Axis, Axis, Axis | None]:
@@ -194,7 +193,7 @@ def _titled(axis: Axis, names: Sequence[str], plain: bool = False) -> Axis:
 
 def _names(marks: Iterable[Mark], **where: str) -> list[str]:
     """Return the names of the marks with this ``side`` or ``across``, each once."""
-    mine = [mark for mark in marks if all(getattr(mark, key, value) == value for key, value in where.items())]
+    mine = [mark for mark in marks if where.items() <= {"side": mark.side, "across": mark.across}.items()]
     names = dict.fromkeys(getattr(mark, "name", "") for mark in mine if not isinstance(mark, Band))
     return [name for name in names if name and not name.endswith(ODD)]
 

@@ -207,28 +207,27 @@ class Series:
         stream = self.stream
         name = self.name if self.named else cut(self.name, _MAX_LABEL_CHARACTERS)
         about = "" if alone and not self.named else f"{name}: "
-        found = []
-        if self.skipped:
-            found.append(f"{about}{_count(self.skipped)} skipped: {self.complaint}")
+        lost, unknown = stream.dropped, any(gap.missing is None for gap in stream.gaps)
         last = (stream.traceback.strip().splitlines() or ["no traceback"])[-1]
-        if stream.state == FAILED:
-            found.append(f"{name} has failed: {stream.reason}")
-        if (errors := stream.error_count) and not (stream.state == FAILED and last[-80:] in stream.reason):
-            found.append(f"{about}the query has failed {errors:,} time{'s' * (errors != 1)}: {last:.200}")
-        if stream.dropped:
-            gaps = len(stream.gaps)
-            found.append(f"{about}{_count(stream.dropped)} missing in {gaps:,} gap{'s' * (gaps != 1)}")
-        elif any(gap.missing is None for gap in stream.gaps):
-            found.append(f"{about}an unknown number of values is missing")
-        if stream.withheld:
-            found.append(f"{about}the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
-        if self.forgotten:
-            found.append(f"{about}{_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)")
-        found += [f"{about}{remark}" for what, remark in self.remarks.items() if what not in _COLOURS]
-        if stream.thinned and not stream.limits:
-            found.append(f"{about}evaluated at fewer events for a while, to stay within the budget (budget=)")
-        later = [note for note in stream.notes if note not in self.noted]
-        return found + [f"{about}{note:.200}" for note in later[:_MAX_NOTES]]
+        failed, errors = stream.state == FAILED, stream.error_count
+        remarks = [(True, f"{about}{remark}") for what, remark in self.remarks.items() if what not in _COLOURS]
+        later = [note for note in stream.notes if note not in self.noted][:_MAX_NOTES]
+        found = [
+            (self.skipped, f"{about}{_count(self.skipped)} skipped: {self.complaint}"),
+            (failed, f"{name} has failed: {stream.reason}"),
+            (errors and not (failed and last[-80:] in stream.reason),
+             f"{about}the query has failed {_count(errors, 'time')}: {last:.200}"),
+            (lost, f"{about}{_count(lost)} missing in {_count(len(stream.gaps), 'gap')}"),
+            (unknown and not lost, f"{about}an unknown number of values is missing"),
+            (stream.withheld, f"{about}the budget withheld {_count(stream.withheld, 'event')}"),
+            (self.forgotten,
+             f"{about}{_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)"),
+            *remarks,
+            (stream.thinned and not stream.limits,
+             f"{about}evaluated at fewer events for a while, to stay within the budget (budget=)"),
+            *((True, f"{about}{note:.200}") for note in later),
+        ]  # fmt: skip
+        return [text for holds, text in found if holds]
 
 
 def complaint_of(error: Exception) -> str:
@@ -237,8 +236,8 @@ def complaint_of(error: Exception) -> str:
     return f"{error}" if plain else f"{type(error).__name__}: {error}"
 
 
-def _count(count: int) -> str:
-    return f"{count:,} value{'s' * (count != 1)}"
+def _count(count: int, what: str = "value") -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def part_of(columns: Columns, part: slice) -> Columns:

@@ -114,20 +114,17 @@ def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     `Text` that says so. Our colours become those of ``theme``.
     """
     notices: list[str] = []
-    x, y = _axis(picture.x), _axis(picture.y)
+    axes = {edge: _axis(axis) for edge, axis in picture.edges.items()}
+    x, y, space = axes["bottom"], axes["left"], _axis(picture.z or Axis())
     if any(isinstance(mark, Bars) and mark.edges is None for mark in picture.marks):
-        x = Axis(x.title)  # labels are at 0, 1, 2, ...
-    right = _axis(picture.right) if picture.right else None
-    top = _axis(picture.top) if picture.top else None
-    space = _axis(picture.z) if picture.z else Axis()
-    marks = tuple(
-        _mark(_colored(mark, i, theme), (x, top or x), (y, right or y), space, notices)
-        for i, mark in enumerate(picture.marks)
-    )
-    if right is None and any(getattr(mark, "side", "left") == "right" for mark in marks):
-        right = Axis()
-    if top is None and any(getattr(mark, "across", "bottom") == "top" for mark in marks):
-        top = Axis()
+        x = axes["bottom"] = Axis(x.title)  # labels are at 0, 1, 2, ...
+    marks = []
+    for place, mark in enumerate(picture.marks):
+        edges = getattr(mark, "across", ""), getattr(mark, "side", "")
+        color = theme.of(color_of(getattr(mark, "color", ""), place))
+        marks.append(_mark(mark, color, axes.get(edges[0], x), axes.get(edges[1], y), space, notices))
+    for mark in marks:
+        axes = {mark.across: Axis(), mark.side: Axis()} | axes
     rules = [
         VerticalLine(float(at[0]), clean(rule.text, 60)) for rule in picture.rules if (at := _along([rule.x], x)).size
     ]
@@ -135,24 +132,18 @@ def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     _tell(notices, len(rules), MAX_VERTICAL_LINES, "newest rules")
     badges = [*(clean(badge, 300) for badge in picture.badges[:20]), *notices]
     return Picture(
-        marks=marks, title=clean(picture.title), x=x, y=y, z=space if picture.z else None, top=top, right=right,
+        marks=tuple(marks), title=clean(picture.title), x=x, y=y, z=space if picture.z else None,
+        top=axes.get("top"), right=axes.get("right"),
         rules=tuple(rules[-MAX_VERTICAL_LINES:]), badges=tuple(badges), guess=clean(picture.guess, 300),
         frame=picture.frame, offers=picture.offers,
     )  # fmt: skip
 
 
-def _colored(mark: Mark, index: int, theme: Theme) -> Mark:
-    if isinstance(mark, Line | Points | Band | Bars):
-        return replace(mark, color=theme.of(color_of(mark.color, index)))
-    return mark
-
-
-def _mark(mark: Mark, x: tuple[Axis, Axis], y: tuple[Axis, Axis], space: Axis, notices: list[str]) -> Mark:
+def _mark(mark: Mark, color: str, x: Axis, y: Axis, space: Axis, notices: list[str]) -> Mark:
     match mark:
         case Line() | Points() | Band() | Bars():
-            across, up = x[mark.across == "top"], y[mark.side == "right"]
-            named = replace(mark, name=short_name(mark.name), opacity=_opacity(mark.opacity))
-            return _drawn(named, across, up, space, notices)
+            named = replace(mark, name=short_name(mark.name), color=color, opacity=_opacity(mark.opacity))
+            return _drawn(named, x, y, space, notices)
         case Grid():
             return _grid(mark)
         case Images():

@@ -19,6 +19,7 @@ from looptap.visualizers.drawing.picture import Axis, Bars, Mark
 DEFAULT_BINS = 50
 """Bins of what was not binned in the job."""
 _MAX_BINS = 2_000
+_MAX_BINNED = 1e300  # magnitudes are clipped to it, so that the span of the numbers is finite
 
 Binned: TypeAlias = tuple[Floats, Floats]
 """Counts, and edges, of which there is one more."""
@@ -78,14 +79,10 @@ def binned(value: Any, bins: int = DEFAULT_BINS) -> Binned:
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return np.zeros(1), np.array([0.0, 1.0])
+    numbers = np.clip(numbers, -_MAX_BINNED, _MAX_BINNED)
     low, high = float(numbers.min()), float(numbers.max())
-    if low == high or not np.isfinite(high - low) or (high - low) / bins <= abs(high) * 1e-15:
+    if (high - low) / bins <= max(abs(low), abs(high)) * 1e-15:  # too narrow for several bins
         width = max(abs(low), abs(high)) * 1e-3 or 0.5
-        if np.isfinite(high - low) and np.isfinite(high + width) and np.isfinite(low - width):
-            return np.array([float(len(numbers))]), np.array([low - width, high + width])
-        numbers = np.clip(numbers, -1e300, 1e300)
-        low, high = float(numbers.min()), float(numbers.max()) if low != high else float(numbers.max()) + 1.0
-        if low == high:
-            return np.array([float(len(numbers))]), np.array([low * 0.99, high * 1.01])
+        return np.array([float(len(numbers))]), np.array([low - width, high + width])
     counts, edges = np.histogram(numbers, bins, (low, high))
     return counts.astype(np.float64), edges

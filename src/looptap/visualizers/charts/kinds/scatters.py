@@ -47,12 +47,10 @@ class ScatterChart(LineChart):
         if points.ndim != 2 or points.shape[1] not in (self.width, 3):
             wanted = "(n, 3)" if self.width == 3 else "(n, 2) or (n, 3)"
             raise TypeError(f"expected an array {wanted}, got {describe(value)}")
-        if found.images:
-            if len(found.images) > MAX_SAMPLES:
-                series.remarks["samples"] = f"more than {MAX_SAMPLES} points have no pictures"
-            known = found.images if len(found.images) <= MAX_SAMPLES else ()
-            found = found._replace(images=tuple(_thumbnail(one) for one in known))
-        return found
+        if len(found.images) > MAX_SAMPLES:
+            series.remark("samples", f"more than {MAX_SAMPLES} points have no pictures")
+            found = found._replace(images=())
+        return found._replace(images=tuple(map(_thumbnail, found.images)))
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
         """Return the parts of the values; texts of a label count their classes."""
@@ -77,12 +75,10 @@ class ScatterChart(LineChart):
         """Yield the current points, and fainter ones of earlier frames."""
         if "ring" in series.data:
             parts = self._parts(series)
-            texts = list(series.data.get("classes", ()))
             codes = parts[2] if len(parts) > 2 and self.label(series) else np.empty(0)
-            labels = _names_of(codes, texts)
-            yield from (
-                self._classes(series, parts[:2], labels) if labels else [self._dots(series, parts, series.name, 0.8)]
-            )
+            labels = _names_of(codes, list(series.data.get("classes", ())))
+            plain = [] if labels else [self._dots(series, parts, series.name, 0.8)]
+            yield from self._classes(series, parts[:2], labels) if labels else plain
             return
         shown: list[Scattered] = series.frames.shown[-_TRAIL_FRAMES:]
         for age, found in zip(reversed(range(len(shown))), shown, strict=True):
@@ -144,15 +140,15 @@ class ScatterChart(LineChart):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, named after the parts where they have names."""
-        mine = self.own
-        if mine and "ring" in mine[0].data and self.width == 2:
+        first = next(iter(self.own), None)
+        if first is not None and "ring" in first.data and self.width == 2:
             x, y, _ = super().axes()
-            names = [name for name in mine[0].data["names"] if name not in (x.title, self.label(mine[0]))]
-            return x, replace(y, title=y.title or (names[0] if names else "")), None
-        schema: tuple[str, ...] = mine[0].choice.schema if mine else ()
-        if len(schema) < self.width or (mine and mine[0].frames.shown and mine[0].frames.shown[-1].labels):
-            schema = ("x", "y", "z")
-        return Axis(schema[0]), Axis(schema[1]), Axis(schema[2]) if self.width == 3 else None
+            names = [name for name in first.data["names"] if name not in (x.title, self.label(first))]
+            return x, replace(y, title=y.title or next(iter(names), "")), None
+        labelled = first is not None and any(found.labels for found in first.frames.shown[-1:])
+        named = first is not None and len(first.choice.schema) >= self.width and not labelled
+        titles = first.choice.schema if first is not None and named else ("x", "y", "z")
+        return Axis(titles[0]), Axis(titles[1]), Axis(titles[2]) if self.width == 3 else None
 
 
 def _thumbnail(image: Any) -> Any:

@@ -15,7 +15,7 @@ from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.numbers import Floats, is_array
+from looptap.visualizers.data.numbers import Floats
 from looptap.visualizers.data.words import shown
 from looptap.visualizers.drawing.picture import Axis, Mark, Text
 from looptap.visualizers.drawing.picture import Table as TableMark
@@ -166,21 +166,18 @@ def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[s
         items = list(value.items())
         pairs = [[shown(name), shown(part)] for name, part in items[:MAX_ROWS]]
         return ["name", "value"], pairs + [[]] * (len(items) - MAX_ROWS)
-    rows: list[Any] = value.tolist() if is_array(value) and isinstance(value, np.ndarray) else list(_listed(value))
+    rows: list[Any] = value.tolist() if isinstance(value, np.ndarray) else list(_listed(value))
     more: list[list[str]] = [[]] * (len(rows) - MAX_ROWS)
     rows = rows[:MAX_ROWS]
     if rows and all(isinstance(row, Mapping) for row in rows):
-        titles = list(dict.fromkeys(str(name) for row in rows for name in row))
-        plain = [{str(name): part for name, part in row.items()} for row in rows]
-        return titles, [
-            [shown(row[name]) if name in row else "" for name in titles[:MAX_COLUMNS]] for row in plain
-        ] + more
+        plain = [{str(name): shown(part) for name, part in row.items()} for row in rows]
+        titles = list(dict.fromkeys(name for row in plain for name in row))
+        return titles, [[row.get(name, "") for name in titles[:MAX_COLUMNS]] for row in plain] + more
     if rows and all(isinstance(row, tuple | list) for row in rows):
         width = max(map(len, rows))
-        titles = list(schema) if len(schema) == width else list(_numbered(width, "value"))
+        titles = list(schema if len(schema) == width else _numbered(width, "value"))
         return titles, [_cells(row, min(width, MAX_COLUMNS)) for row in rows] + more
-    titles = ["", "value"]
-    return titles, [[str(index), shown(row)] for index, row in enumerate(rows)] + more
+    return ["", "value"], [[str(index), shown(row)] for index, row in enumerate(rows)] + more
 
 
 def _listed(value: Any) -> Sequence[Any]:

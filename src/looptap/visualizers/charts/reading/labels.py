@@ -7,8 +7,11 @@ and neither has a sine or cosine, which draws a figure in the plane or in space.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Found = TypeVar("Found")
 
 MAX_LABEL_CHARACTERS = 40
 """The longest label; more of an expression is cut off."""
@@ -37,16 +40,25 @@ def labels_of(query: str) -> tuple[Label, ...]:
     >>> labels_of("batch_topk(9, losses, image=image, target=target)")[0].text
     'batch_topk(9, …)'
     """
+    return read_query(query, _labels, ())
+
+
+def read_query(query: str, read: Callable[[ast.Module], Found], otherwise: Found) -> Found:
+    """Return what is read from the tree of a query, or ``otherwise`` if it has none."""
     try:
-        body = _yielded(ast.parse(query.strip()))
-        if body is None:
-            return ()
-        body = _Short().visit(body)
-        if isinstance(body, ast.Dict) and all(isinstance(key, ast.Constant) for key in body.keys):
-            return tuple(Label(str(key.value), True) for key in body.keys if isinstance(key, ast.Constant))
-        return tuple(map(_label, body.elts if isinstance(body, ast.Tuple | ast.List) else [body]))
+        return read(ast.parse(query.strip()))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return otherwise
+
+
+def _labels(tree: ast.Module) -> tuple[Label, ...]:
+    body = _yielded(tree)
+    if body is None:
         return ()
+    body = _Short().visit(body)
+    if isinstance(body, ast.Dict) and all(isinstance(key, ast.Constant) for key in body.keys):
+        return tuple(Label(str(key.value), True) for key in body.keys if isinstance(key, ast.Constant))
+    return tuple(map(_label, body.elts if isinstance(body, ast.Tuple | ast.List) else [body]))
 
 
 @lru_cache(maxsize=512)
@@ -56,16 +68,16 @@ def ranked_by(query: str) -> str:
     >>> ranked_by("batch_topk(9, e.losses, image=e.image)"), ranked_by("batch_topk(9, by=margin)")
     ('loss', 'margin')
     """
-    try:
-        calls = [node for node in ast.walk(ast.parse(query.strip())) if isinstance(node, ast.Call)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    for call in calls:
-        if isinstance(call.func, ast.Name) and call.func.id in _RANKINGS:
-            by = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "by")]
-            name = by[0].id if by and isinstance(by[0], ast.Name) else getattr(by[0], "attr", "") if by else ""
-            return "loss" if name == "losses" else str(name)
-    return ""
+    return read_query(query, _ranking, "")
+
+
+def _ranking(tree: ast.Module) -> str:
+    """Return the name of what the first call of a ranking ranks by."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    call = next((one for one in calls if isinstance(one.func, ast.Name) and one.func.id in _RANKINGS), None)
+    by = call and next(iter([*call.args[1:2], *(one.value for one in call.keywords if one.arg == "by")]), None)
+    name = getattr(by, "id", "") or getattr(by, "attr", "")
+    return "loss" if name == "losses" else name
 
 
 @lru_cache(maxsize=512)
@@ -77,21 +89,20 @@ def made_by(query: str) -> str:
     >>> made_by("Counter(e.label for e in events)"), made_by("[e.loss for e in events]"), made_by("step, loss")
     ('Counter', '', '')
     """
-    try:
-        body = _yielded(ast.parse(query.strip()))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    name = ""
+    return read_query(query, _maker, "")
+
+
+def _maker(tree: ast.Module) -> str:
+    """Return the function that makes a value, "list" for a list of things made alike."""
+    body, name = _yielded(tree), ""
     if isinstance(body, ast.Call):
-        name = body.func.id if isinstance(body.func, ast.Name) else getattr(body.func, "attr", "")
-        if name in _RATES:
-            return "list"
+        name = getattr(body.func, "id", "") or getattr(body.func, "attr", "")
         if name in ("tuple", "list") and len(body.args) == 1:
             body, name = body.args[0], ""
     if isinstance(body, ast.ListComp | ast.GeneratorExp):
-        first = body.generators[0].iter
-        return "" if any(isinstance(node, ast.Name) and node.id == "events" for node in ast.walk(first)) else "list"
-    return name
+        over = {node.id for node in ast.walk(body.generators[0].iter) if isinstance(node, ast.Name)}
+        return "" if "events" in over else "list"
+    return "list" if name in _RATES else name
 
 
 def _yielded(tree: ast.Module) -> ast.expr | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from looptap.streams.counts import count_of, counts
-from looptap.visualizers.charts.reading.labels import labels_of
+from looptap.visualizers.charts.reading.labels import labels_of, read_query
 
 _PLACEHOLDER = re.compile(r"v\d+$")  # the field of an element that has no plain name
 _LOW = ("lo", "low", "lower", "min", "minimum")
@@ -34,19 +34,16 @@ def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[s
     if isinstance(value, Mapping):
         return tuple(map(str, value))
     parts = len(value) if isinstance(value, tuple | list) else 0
-    if not parts:
-        return ()
-    labels = labels_of(query) if parts > 1 else ()
-    if fields and len(fields) == parts:
-        known = [label.text for label in labels] if len(labels) == parts else fields
+    labels = tuple(label.text for label in labels_of(query)) if parts > 1 else ()
+    if parts and len(fields) == parts:
+        known = labels if len(labels) == parts else fields
         whole = [text if _PLACEHOLDER.match(name) else name for name, text in zip(fields, known, strict=True)]
         return tuple(name if name not in whole[:place] else fields[place] for place, name in enumerate(whole))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return tuple(value._fields)
-    if "quantile" in query and len(found := _quantiles(query)) == parts:
+    if "quantile" in query and len(found := read_query(query, _quantiles, labels[:0])) == parts > 0:
         return found
-    texts = tuple(label.text for label in labels)
-    return texts if isinstance(value, tuple) and len(texts) == parts == len(set(texts)) else ()
+    return labels if isinstance(value, tuple) and len(labels) == parts == len(set(labels)) else ()
 
 
 def is_step(name: str) -> bool:
@@ -114,17 +111,13 @@ def x_of(names: Sequence[str]) -> int | None:
     return None
 
 
-def _quantiles(query: str) -> tuple[str, ...]:
+def _quantiles(tree: ast.Module) -> tuple[str, ...]:
     """Return the names of what ``quantile(xs, [0.1, 0.5, 0.9])`` yields."""
-    try:
-        tree = ast.parse(query.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    call = tree.body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "quantile":
+    call = getattr(next(iter(tree.body), None), "value", None)
+    if not isinstance(call, ast.Call) or getattr(call.func, "id", "") != "quantile":
         return ()
     asked = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "q")]
-    if len(asked) != 1 or not isinstance(asked[0], ast.List | ast.Tuple):
+    ranks = ast.literal_eval(asked[0]) if len(asked) == 1 else 0
+    if not isinstance(ranks, tuple | list) or not all(isinstance(rank, float) for rank in ranks):
         return ()
-    ranks = [one.value for one in asked[0].elts if isinstance(one, ast.Constant) and isinstance(one.value, float)]
-    return tuple(f"q{100 * rank:02.0f}" for rank in ranks) if len(ranks) == len(asked[0].elts) else ()
+    return tuple(f"q{100 * rank:02.0f}" for rank in ranks)
