@@ -56,9 +56,8 @@ def _padded(low: float, high: float, axis: Axis, below: float, above: float) -> 
     """Return limits with room on both sides, in shares of their width."""
     if not apart(low, high):  # one number: some room around it, in its own order of magnitude
         middle = 30.0 if axis.time else max(abs(low), abs(high)) * 0.1 or 0.5
-        first, last = low - middle, high + middle
-    else:
-        first, last = low - below * (high - low), high + above * (high - low)
+        low, high, below, above = low - middle, high + middle, 0.0, 0.0
+    first, last = low - below * (high - low), high + above * (high - low)
     if axis.log:
         return 10.0**first, 10.0**last
     return (0.0 if low >= 0 > first else first), last  # what is never negative has no room below zero

@@ -230,10 +230,10 @@ class LineChart(Chart):
         first = mine[0]
         axis = self.over(first, first.data["ring"].columns)
         drawn = self.drawn(first, axis)
-        title = first.data["names"][drawn[0]]
-        title = first.name if first.data["form"] == "number" else title
-        alone = len(drawn) == 1 and all(one is first or one.side != first.side for one in mine)
-        return Axis(axis.title, time=axis.clock), Axis(title if alone else ""), None
+        title = ""
+        if len(drawn) == 1 and all(one is first or one.side != first.side for one in mine):
+            title = first.name if first.data["form"] == "number" else first.data["names"][drawn[0]]
+        return Axis(axis.title, time=axis.clock), Axis(title), None
 
     @property
     def xs(self) -> tuple[str, ...]:
