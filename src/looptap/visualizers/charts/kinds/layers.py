@@ -23,7 +23,7 @@ MAX_TIMES = 240
 """Columns of a heat map over time; of more values each column is the mean of several."""
 MAX_LAYERS = 200
 """Bars of a chart of layers."""
-_LOG_DECADES = 3.0  # from the smallest to the largest number, beyond which colours are logarithms
+_MIN_LOG_DECADES = 3.0  # from the smallest to the largest number, beyond which colours are logarithms
 
 
 class LayersChart(LineChart):
@@ -42,7 +42,7 @@ class LayersChart(LineChart):
         cells = columns[MAX_LEADING_COLUMNS:][drawn]
         cells = np.where(np.isfinite(cells), cells, np.nan)
         x, cells = _means(axis.x, cells)
-        log = spans_decades(cells, _LOG_DECADES)
+        log = spans_decades(cells, _MIN_LOG_DECADES)
         cells, name = (np.log10(cells), "log10") if log else (cells, "")
         series.remark("log", "colours are powers of ten" if log else "")
         names = series.data["names"]

@@ -340,7 +340,7 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
 
 
 def _joined(x: Floats, y: Floats, breaks: NDArray[np.intp], most: int, line: LineMark) -> LineMark:
-    """Return a line with other points, at most ``most``, broken where some are missing."""
+    """Return a line of other points, at most ``most``, with its gaps."""
     picked = thinned(y, most)
     across, up = broken(picked, breaks, x[picked], y[picked])
     return replace(line, x=across, y=up)

@@ -59,7 +59,7 @@ _MIN_PLOT_COLUMNS, _MIN_PLOT_LINES = 24, 8
 
 
 class _Edge(NamedTuple):
-    """An axis as plotext names it, and the share of the width that its title may have."""
+    """An axis as plotext names it; its title has 1 / ``share`` of the width."""
 
     letter: str
     where: dict[str, str]
