@@ -59,7 +59,7 @@ def test_a_query_is_not_charged_while_others_have_the_cpu(directory, crowded, qu
             while time.monotonic() < until and not (seen and limited):
                 agent.emit("batch", step=step)
                 step += 1
-                seen = seen or batch.queries[0].limited
+                seen = seen or batch.queries[0].limit.limited
             (asked,) = batch.queries
             client.kill()
         print(f"{1e6 * asked.seconds / asked.events:.1f} µs an event, {step:,} events")

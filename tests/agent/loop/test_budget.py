@@ -417,20 +417,20 @@ def test_a_suspended_query_is_retried_later_and_resumes_if_it_is_cheap(limited, 
     loop(agent, 0.1)
     (served,) = parts_of(agent).dispatcher.exporter.streams
     query = served.query
-    assert query.suspended
-    first, values = query.pause_seconds, total.arrived
-    query.retry_at = time.monotonic()  # as if the time had passed: the load is still there
+    assert query.limit.suspended
+    first, values = query.limit.pause_seconds, total.arrived
+    query.limit.retry_at = time.monotonic()  # as if the time had passed: the load is still there
     loop(agent, 0.05)
-    assert query.suspended
-    assert query.pause_seconds == 2 * first
-    query.retry_at, costs[0] = time.monotonic(), 0
+    assert query.limit.suspended
+    assert query.limit.pause_seconds == 2 * first
+    query.limit.retry_at, costs[0] = time.monotonic(), 0
     loop(agent, 0.4)
-    assert not query.suspended, query.limitation()
+    assert not query.limit.suspended, query.limit.describe()
     parts_of(agent).dispatcher.on_heartbeat_timer()
     assert total.limits == []
     assert [record.partial for record in total.records[values:]][1:3] == [True, False]  # the retry's, and the next
     agent.emit("epoch")
-    assert query.events + query.withheld == 550
+    assert query.events + query.limit.withheld == 550
 
 
 def test_the_file_of_a_kept_stream_counts_events_withheld_by_the_budget(tmp_path, directory):

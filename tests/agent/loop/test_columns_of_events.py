@@ -13,6 +13,7 @@ from interrupts import interrupted
 import looptap
 from looptap.agent.loop.columns.event_batch import EventBatch
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
+from looptap.agent.loop.in_columns import evaluate_in_columns
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.events import EventOrigin
 from looptap.streams.native.compiled import which_tap
@@ -208,9 +209,9 @@ def test_ctrl_c_among_sliding_sums_loses_no_value_and_the_window_begins_again_at
     rows = [element for n in range(2, 42) for element in (n, 0.0, 0, 1.0)]
     batch = EventBatch.of_rows(EventOrigin("batch"), ["a"], rows)
     with pytest.raises(KeyboardInterrupt):
-        attached.evaluate_batch(batch)
+        evaluate_in_columns(attached, batch)
     attached.sink = attached_sink
-    attached.evaluate_batch(batch)
+    evaluate_in_columns(attached, batch)
     job.deliver()
     assert (stream.arrived, stream.dropped, attached.seen) == (41, 0, 41)
     again = 11 if when == "amid" else 1  # values before the window began again
@@ -230,8 +231,8 @@ def test_ctrl_c_at_any_instruction_among_columns_repeats_no_value_and_loses_at_m
         (attached,) = parts_of(job.agent).sources.open("batch").queries
         attached.deferred = True
         batch = EventBatch.of_rows(EventOrigin("batch"), ["a", "b"], rows)
-        count, _ = interrupted(lambda: attached.evaluate_batch(batch), at)
-        attached.evaluate_batch(batch)
+        count, _ = interrupted(lambda: evaluate_in_columns(attached, batch), at)
+        evaluate_in_columns(attached, batch)
         job.deliver()
         events = [record.event for record in stream.records]
         assert (stream.dropped, events) in [

@@ -15,10 +15,11 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
+from looptap.agent.loop import in_columns
 from looptap.agent.loop.columns.event_batch import EventBatch
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS, MAX_PENDING_EVENTS_WITHOUT_WAIT, OVERFLOW_EVENTS
 from looptap.agent.loop.evaluation_plan import EvaluationPlan
+from looptap.agent.loop.in_columns import EVENTS_AT_A_TIME, evaluate_in_columns
 from looptap.agent.loop.overhead_budget import Account, OverheadBudget
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import EventOrigin
@@ -216,7 +217,7 @@ def test_arithmetic_that_turns_out_to_be_expensive_is_left_to_the_budget(run):
 
 
 @pytest.mark.parametrize("query", ["step", "sum(e.step for e in events)", "sum(e.step for e in recent(3))"])
-def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(query):
+def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(query, monkeypatch):
     agent, run = pair()
     stream = run.stream(query, on="batch", window=1)
     attached = parts_of(agent).sources.open("batch").queries[0]
@@ -224,21 +225,21 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
     for part in getattr(attached.pipeline, "slots", ()):
         part.columns = None
     agent.emit("batch", step=0)
-    post, calls = attached.evaluate, []
+    post, calls = in_columns.evaluate_at_event, []
 
-    def pressed(*event):
+    def pressed(query, *event):
         calls.append(event)
-        post(*event)
+        post(query, *event)
         if len(calls) in (5, 6):
             raise KeyboardInterrupt
 
-    attached.evaluate, attached._reduce, attached._feed, attached._mapped = pressed, pressed, None, None
+    monkeypatch.setattr(in_columns, "evaluate_at_event", pressed)
     rows = [element for n in range(2, 22) for element in (n, 0.0, 0, n)]
     batch = EventBatch.of_rows(EventOrigin("batch"), ["step"], rows)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            attached.evaluate_batch(batch)
-    attached.evaluate_batch(batch)  # which does what is left
+            evaluate_in_columns(attached, batch)
+    evaluate_in_columns(attached, batch)  # which does what is left
     parts_of(agent).connection.wake()
     assert [event[1] for event in calls] == list(range(2, 22))
     assert stream.arrived == 21
@@ -271,10 +272,10 @@ def test_ctrl_c_while_columns_are_reduced_costs_one_window_at_most_and_no_event_
 
         attached.pipeline.slots[0].extend = interrupted
     with pytest.raises(KeyboardInterrupt):
-        attached.evaluate_batch(batch)
+        evaluate_in_columns(attached, batch)
     if when == "amid":
         del attached.pipeline.slots[0].extend
-    attached.evaluate_batch(batch)
+    evaluate_in_columns(attached, batch)
     parts_of(agent).connection.wake()
     assert attached.events == 30
     whole = [sum(range(first, first + 5)) for first in range(1, 31, 5)]
@@ -327,7 +328,7 @@ def test_another_thread_has_its_turn_between_events_that_are_evaluated_one_by_on
     rows = [element for n in range(2, 258) for element in (n, 0.0, 0, n)]
     turns = [1]
     batch = EventBatch.of_rows(EventOrigin("batch"), ["step"], rows)
-    attached.evaluate_batch(batch, lambda: turns.append(attached.seen))
+    evaluate_in_columns(attached, batch, lambda: turns.append(attached.seen))
     parts_of(agent).connection.wake()
     assert stream.arrived == attached.seen == 257
     assert max(after - before for before, after in itertools.pairwise([*turns, 257])) <= EVENTS_AT_A_TIME + 1
@@ -362,7 +363,7 @@ def test_what_another_thread_takes_meanwhile_is_no_cost_of_the_query():
     attached = parts_of(agent).sources.open("batch").queries[0]
     before, account = attached.seconds, attached.account
     for _ in range(9):
-        attached.take_later(lambda give_way: give_way(), 1, lambda: time.sleep(0.02))
+        attached.evaluate_later(lambda give_way: give_way(), 1, lambda: time.sleep(0.02))
     assert attached.seconds - before < 0.05
     assert account.is_cheap_later
 

@@ -12,12 +12,13 @@ The path of an event, from `Agent.emit` to a value in a queue
    events later the I/O thread evaluates them together, or the loop thread itself if they pile up: a query that runs
    after a training step finds cold caches and costs ten times as much, and a batch pays that once. The batch is columns
    (`EventBatch`): a query that only names observables hands them on as they are, and arithmetic, conditions and
-   reductions are evaluated on them where that gives exactly what each event would (`BatchEvaluation`). Where keeping
+   reductions are evaluated on them where that gives exactly what each event would (`in_columns`). An event without a
+   plain number for one of these queries makes a plan in which that one is immediate, for a few events. Where keeping
    its numbers is all that an event entails, and be it only between those at which a query with `every=` is due, or for
    as long as the budget keeps events from all other queries, `EventSource.shortcut` is set, and steps 2 and 4 are left
    out.
 4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
-   `Account`, checked operation by operation unless it is arithmetic. Their values go to `ValueRing`s.
+   `Account`, checked operation by operation unless it is arithmetic (`at_event`). Their values go to `ValueRing`s.
 5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
    lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 
@@ -35,13 +36,12 @@ Why in this order
 What is spelled out twice for speed, and the row of docs/benchmarks.md that pays for it
 - `Agent.emit`: the dict of `EventSources` as an attribute, in place of `EventSources.open`:
   "emit with 4 observables, no client attached".
-- `EventSource.deliver`: the shortcut in place of `_deliver`, a function made for the names (`row_maker`) in place of
-  `copied_numbers`, and `acquire` in place of `with`: "a step with five streams", "step, loss: an event after a
-  training step".
+- `EventSource.deliver`: a function made for the names (`row_maker`) in place of `copied_numbers`, and `acquire` in
+  place of `with`: "a step with five streams", "step, loss: an event after a training step".
 - `event_of`: the fields of an `Event`, in place of its constructor:
   "lambda e: (e.step, e.loss): an event, 50,000 in a row".
-- `BatchEvaluation._reduce`: `evaluate` without what is settled for a batch:
-  "mean(e.loss for e in events): an event, 50,000 in a row".
-- `BatchEvaluation._put_at_once`: a batch of numbers in one `put_all`, in place of `evaluate` for each:
-  "step, loss: an event, 50,000 in a row".
+- `AttachedQuery.feed`: the query as a function of one event, in place of `Pipeline.push`:
+  "lambda e: (e.step, e.loss): an event, 50,000 in a row".
+- `in_columns`: a batch of numbers in one `put_all`, or one `push_many`, in place of `evaluate_at_event` for each:
+  "step, loss: an event, 50,000 in a row", "mean(e.loss for e in events): an event, 50,000 in a row".
 """

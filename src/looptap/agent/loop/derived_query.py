@@ -18,14 +18,13 @@ from typing import Any, TypeAlias
 
 from looptap.agent.handoff.value_batch import FlaggedValue, Item
 from looptap.agent.handoff.value_ring import Inbox, ValueRing
-from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
+from looptap.agent.loop.at_event import evaluate_at_event
+from looptap.agent.loop.attached_query import AttachedQuery, GiveWay, stay
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
+from looptap.agent.loop.in_columns import EVENTS_AT_A_TIME
 from looptap.agent.loop.overhead_budget import Account
-from looptap.agent.loop.query_status import GiveWay, stay
-from looptap.streams.events import Event
 from looptap.streams.flags import ERROR
-from looptap.streams.operators.pipeline import Output, Pipeline
+from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.windows import Group
 from looptap.streams.proving.plain_reads import refuse_in_modes
 from looptap.streams.values.device_transfer import Pending
@@ -51,7 +50,8 @@ class DerivedQuery(AttachedQuery):
     ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, account=account)
         self.waits = pipeline.trusted
-        self.awaits = self.observed = frozenset()  # values have no readings of the machine, and no observables
+        self.of_events = False
+        self.awaits = frozenset()
         self.source, self.of = source, of
         self.depth: int = getattr(source, "depth", 0) + 1
         """The number of queries between it and the events."""
@@ -70,7 +70,6 @@ class DerivedQuery(AttachedQuery):
         """True if its client had values of the source before those that it numbers."""
         self._number = 0  # of the value that is evaluated
         self._last_time = 0.0
-        self._flags = 0  # of the value that is evaluated
         self._kind: type[Any] = object
         self._rows: Callable[[Sequence[Any]], Sequence[Any]] | None = None
 
@@ -133,7 +132,7 @@ class DerivedQuery(AttachedQuery):
             return
         self.deferred = later
         if later:
-            self.take_later(self._empty_inbox, len(items) or 1, give_way)
+            self.evaluate_later(self._empty_inbox, len(items) or 1, give_way)
         else:
             self._empty_inbox(give_way)
         self.evaluate_derived(later, give_way)
@@ -164,8 +163,8 @@ class DerivedQuery(AttachedQuery):
             items.popleft()
 
     def _end_group(self, number: int, now: float, group: int) -> None:
-        if self.follows_groups and self.events and self.closed != group:
-            self.flush(number, now, group)
+        if self.follows_groups:
+            self.close_group(number, now, group)
         self._cut = False
         self.end_derived_group(number, now, group)
 
@@ -177,19 +176,20 @@ class DerivedQuery(AttachedQuery):
             self._miss(number - 1, now)
         if self.state != "live" or number % self._nth:
             return
-        flags = 0
+        self.flags = 0
         if type(value) is FlaggedValue:
-            value, flags = value.value, value.flags
-            if flags & ERROR:
+            value, self.flags = value.value, value.flags
+            if self.flags & ERROR:
                 self.pipeline.begin(partial=True)
                 return
+            self.feed = None  # the short way knows no flags
         if type(value) is Pending:
             value = value.resolve()
         step, self._last_time = (now - self._last_time if self._last_time else 0.0), now
-        if not (self.deferred or self.account.may_run(now, self.account.budget.pays(now))):
+        if not (self.deferred or self.limit.may_run(now, self.account.budget.pays(now))):
             self.withhold(event, now)
             return
-        self._flags, self._number = flags, number
+        self._number = number
         self._evaluate_at(self._named(value), event, now, step)
 
     def _miss(self, upto: int, now: float) -> None:
@@ -201,11 +201,9 @@ class DerivedQuery(AttachedQuery):
         self.reached = upto
 
     def _evaluate_at(self, value: Any, event: int, now: float, step: float) -> None:
-        if self._flags:
-            self._feed = None  # the short way knows no flags
         started = monotonic()
-        self.evaluate(value, event, now, 0 if self._cut else event)
-        if not self.deferred and not self.suspended:
+        evaluate_at_event(self, value, event, now, 0 if self._cut else event)
+        if not self.deferred:
             cost, account = monotonic() - started, self.account
             self.charge(cost, step, event, now)
             if account.grant is None:
@@ -223,35 +221,25 @@ class DerivedQuery(AttachedQuery):
         self._kind = type(value)
         return value
 
-    # ------------------------------------------------------------ in place of what events need
-
-    def _begins_late(self, number: int) -> bool:
-        return self.late or self._number > self._nth
-
-    def _checked(self, event: Any) -> Any:
+    def checked(self, event: Any) -> Any:
         """Refuse what torch's modes would see; the values are copies, and plain."""
         if type(event) not in (int, float, str):
             refuse_in_modes(self.pipeline.text)
         return event
 
-    def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
-        if outputs:
-            outputs = [
-                (flags | self._flags, self.explained(value) if flags & ERROR else value) for flags, value in outputs
-            ]
-        super()._put(outputs, event, number, now)
+    def begins_late(self, number: int) -> bool:
+        """Return True if there were values before this one, its first."""
+        return self.late or self._number > self._nth
+
+    # ------------------------------------------------------------ notes for its readers
 
     def explained(self, error: str) -> str:
         """Return an error, which says what to write if the value has no fields."""
         return explain_missing_field(error, self._kind)
 
-    def flush(self, number: int, now: float, group: int = 0) -> None:
-        """End the window; the values of a log have no events, whose ``number`` is 0."""
-        super().flush(number or self.seen, now, group)
-
     def warnings(self) -> list[str]:
         """Return the notes for readers of the stream, with what limits its source."""
-        source = self.source.limitation()
+        source = self.source.limit.describe()
         return [*super().warnings(), *([f"{self.of!r}, whose values it reads, is {source}"] if source else [])]
 
 

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from looptap.agent.handoff.ready_set import ReadySet
+from looptap.agent.loop.at_event import evaluate_at_event
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
 from looptap.agent.loop.hooks.query_hooks import QueryHooks
-from looptap.agent.loop.overhead_budget import OverheadBudget
+from looptap.agent.loop.in_columns import evaluate_in_columns
+from looptap.agent.loop.overhead_budget import CHEAP_SECONDS, OverheadBudget
 from looptap.agent.loop.tap.choice import PlanState, SourceState, know_tensors, new_rows
 from looptap.streams.events import Event, EventOrigin, FoundObservables
 from looptap.streams.language.copyable import copied_numbers, row_maker
@@ -22,6 +24,9 @@ from looptap.streams.stream.attention import UNSEEN_SECONDS
 
 MAX_REVIEW_EVENTS = 256
 """Events after which a query that lacked a plain number is deferred again at the latest, if it has them."""
+
+
+Queries: TypeAlias = tuple[AttachedQuery, ...]
 
 
 class DeferredActions(Exception):
@@ -36,9 +41,9 @@ class DeferredActions(Exception):
             action()
 
 
-def deferrable(queries: tuple[AttachedQuery, ...], observables: dict[str, Any]) -> tuple[AttachedQuery, ...]:
+def deferrable(queries: Queries, observables: dict[str, Any]) -> Queries:
     """Return the queries of plain numbers, all of which this event has."""
-    waiting = [query for query in queries if query.may_wait() and not query.suspended]
+    waiting = [query for query in queries if query.may_wait() and not query.limit.suspended]
     given, there = observables.keys(), dict[Any, bool]()
     varying = observables.varying if type(observables) is FoundObservables else frozenset()
     for names in {q.numbers for q in waiting}:  # many queries read the same ones
@@ -52,7 +57,7 @@ def deferrable(queries: tuple[AttachedQuery, ...], observables: dict[str, Any]) 
 class ImmediateQueries(NamedTuple):
     """Queries that are evaluated at an event, and what they need there."""
 
-    queries: tuple[AttachedQuery, ...]
+    queries: Queries
     hooks: tuple[QueryHooks, ...]
     reads: frozenset[str]
     """The names that they probably read, for events whose observables have to be found."""
@@ -60,7 +65,7 @@ class ImmediateQueries(NamedTuple):
     """At which events they are due, each once: to ask forty queries takes 25 µs after a training step."""
 
     @classmethod
-    def of(cls, queries: tuple[AttachedQuery, ...]) -> ImmediateQueries:
+    def of(cls, queries: Queries) -> ImmediateQueries:
         """Return these queries with what they need."""
         hooks = tuple(q.hooks for q in queries if q.hooks is not None)
         reads = frozenset[str]().union(*(q.observed for q in queries))
@@ -79,15 +84,15 @@ class EvaluationPlan(PlanState):
 
     __slots__ = (
         "_all_due", "_begun", "_holds", "_known", "_looked", "_most", "_passed", "_rests_until", "_wait", "ahead",
-        "deferred", "done", "immediate", "mapped", "origin", "padding", "passed_at", "purse", "queries", "reducing",
-        "replaced", "review", "row_of", "started", "width",
+        "deferred", "done", "immediate", "mapped", "origin", "padding", "passed_at", "pays", "purse", "queries",
+        "reducing", "replaced", "review", "row_of", "started", "width",
     )  # fmt: skip
 
     def __init__(
         self,
         origin: EventOrigin,
-        queries: tuple[AttachedQuery, ...] = (),
-        later: tuple[AttachedQuery, ...] = (),
+        queries: Queries = (),
+        later: Queries = (),
         observables: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.origin, self.queries, self.deferred = origin, queries, later
@@ -99,6 +104,8 @@ class EvaluationPlan(PlanState):
         self.reducing = ImmediateQueries.of(tuple(q for q in immediate if not q.account.mapped))
         self.purse = immediate[0].account.budget if immediate else None
         """What all immediate queries without a grant are paid from."""
+        self.pays = False
+        """True if it is not empty, as of the newest event."""
         self._passed = dict.fromkeys({q.every for q in self.mapped}, 0), 0  # see `passed`
         self.passed_to = self.rest_number = self._looked = 0
         self.rest_time, self._rests_until, self._known = 0.0, -math.inf, -1  # of all mapped queries, and if all know it
@@ -118,7 +125,7 @@ class EvaluationPlan(PlanState):
         self.review = math.inf
         """The number of the event at which to look again which queries may be deferred."""
         self.started = self.replaced = False
-        self.ahead: tuple[AttachedQuery, ...] = ()
+        self.ahead: Queries = ()
         self.done = self._most = 0  # `_most`: the length of ``rows`` at which all queries are due, and the time
         self._all_due = 0.0
 
@@ -140,7 +147,7 @@ class EvaluationPlan(PlanState):
         due = self.every and not number % self.every
         return not due or (number < self.rest_number and now < self.rest_time)
 
-    def pays(self, number: int, now: float) -> bool:
+    def _fill(self, number: int, now: float) -> bool:
         """Fill the purse at an event; return True if mapped queries may be evaluated."""
         events = number - self._looked if self.rest_number else 1
         self.rest_number, self._looked = 0, number
@@ -163,7 +170,7 @@ class EvaluationPlan(PlanState):
                 return False
             for query in due:
                 query.withhold(number, now)
-            if all([query.limited for query in self.mapped]):  # and know it
+            if all([query.limit.limited for query in self.mapped]):  # and know it
                 for query in self.mapped:
                     query.pipeline.begin(partial=True)  # not only those that are due
                 self._known = purse.revision
@@ -195,12 +202,27 @@ class EvaluationPlan(PlanState):
         if after < self.passed_to:
             self._passed = {every: self.passed(every) for every in counts}, self.passed_to
 
-    def row_or_missed(self, observables: Mapping[str, Any], number: int, now: float, began: int) -> tuple[Any, ...]:
-        """Return an event's row; as missed if its numbers cannot be had."""
+    def row(self, observables: Mapping[str, Any], number: int, now: float, began: int) -> tuple[Any, ...] | None:
+        """Return an event's row; None if a number is not there, is none, or has no value."""
         try:
             return self.row_of(observables, number, now, began)
         except Exception:
-            return number, now, MISSED, *self.padding
+            return None
+
+    def missed(self, number: int, now: float) -> tuple[Any, ...]:
+        """Return the row of an event whose numbers cannot be had."""
+        return number, now, MISSED, *self.padding
+
+    def choose(self, number: int, now: float) -> ImmediateQueries:
+        """Return the immediate queries that may run, once the purse is filled."""
+        chosen, purse = self.immediate, self.purse
+        if purse is None or not chosen.due(number):
+            return chosen
+        began, self.pays = monotonic(), self._fill(number, now)
+        if not self.passes_over(number, now, self.pays):
+            return chosen
+        purse.pay(min(monotonic() - began, 5 * CHEAP_SECONDS))  # to pass over an event costs time, too
+        return self.reducing
 
     @property
     def room(self) -> int:
@@ -213,10 +235,11 @@ class EvaluationPlan(PlanState):
     def batch(self) -> int:
         """The most events that are evaluated at once."""
         typed = not isinstance(self.rows, list)
-        return COPIED_EVENTS_PER_BATCH if typed and all([q.copies for q in self.deferred]) else EVENTS_PER_BATCH
+        copies = typed and all([query.copies for query in self.deferred])
+        return COPIED_EVENTS_PER_BATCH if copies else EVENTS_PER_BATCH
 
     @property
-    def behind(self) -> tuple[AttachedQuery, ...]:
+    def behind(self) -> Queries:
         """The ``later`` queries that have yet to see the events up to ``done``."""
         return tuple([query for query in self.deferred if query not in self.ahead])
 
@@ -241,7 +264,7 @@ class EvaluationPlan(PlanState):
         """True if the queries ``behind`` have waited long enough, or are awaited."""
         return monotonic() >= self._all_due or len(self.rows) >= self._most or self._awaited() != self.ahead
 
-    def _awaited(self) -> tuple[AttachedQuery, ...]:
+    def _awaited(self) -> Queries:
         return tuple([query for query in self.deferred if query.awaited])
 
     def evaluate(self, queries: Sequence[AttachedQuery], rows: Any, give_way: Callable[[], None]) -> None:
@@ -252,7 +275,7 @@ class EvaluationPlan(PlanState):
         batch = EventBatch.of_rows(self.origin, self.names, rows)
         for query in queries:
             give_way()
-            query.take_later(partial(query.evaluate_batch, batch), len(batch), give_way)
+            query.evaluate_later(partial(evaluate_in_columns, query, batch), len(batch), give_way)
             if query.derived:
                 for end in batch.ends:
                     query.end_derived_group(*end)
@@ -260,6 +283,50 @@ class EvaluationPlan(PlanState):
             if not query.may_wait():  # it is for the budget to judge, event by event
                 self.stale = True
         give_way()
+
+    def evaluate_now(
+        self, due: ImmediateQueries, event: Event, number: int, now: float, began: int, queues: ReadySet, costs: Costs
+    ) -> None:
+        """Evaluate the queries that are due at the event.
+
+        No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
+        keeps that for as long as it likes.
+        """
+        queues.defers = True
+        for hooks in due.hooks:
+            hooks.begin(event)
+        try:
+            self._evaluate_each(due.queries, event, number, now, began, queues, costs)
+        finally:
+            for hooks in due.hooks:
+                hooks.release()
+            queues.defers = False
+            if queues.deferred:
+                queues.settle()
+
+    def _evaluate_each(
+        self, queries: Queries, event: Event, number: int, now: float, began: int, queues: ReadySet, costs: Costs
+    ) -> None:
+        began_at = started = monotonic()
+        for query in queries:
+            if number % query.every:
+                continue
+            account, events = query.account, query.events
+            if not (query.limit.may_run(now, self.pays) if events else account.may_begin(now, started - began_at)):
+                query.withhold(number, now)
+                continue
+            evaluate_at_event(query, event, number, now, began)
+            ended = monotonic()
+            if not events:
+                account.begin(ended - started, now)
+            costs.parts.append((query, ended - started))
+            started = ended
+            if query.derived or queues.deferred:
+                query.evaluate_derived()
+                if queues.deferred:
+                    queues.settle()
+                started = monotonic()
+                costs.apart += started - ended
 
     def fail(self, reason: str) -> None:
         """Fail the ``later`` queries, which ends their evaluation. Loop thread."""
@@ -298,56 +365,6 @@ class Costs:
         purse.pay(total, mapped)
 
 
-def evaluate(
-    chosen: ImmediateQueries, event: Event, number: int, now: float, began: int, queues: ReadySet, pays: bool,
-    costs: Costs,
-) -> None:  # fmt: skip
-    """Evaluate these queries at the event. ``pays``: the purse is not empty.
-
-    No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
-    keeps that for as long as it likes.
-    """
-    queues.defers = True
-    for hooks in chosen.hooks:
-        hooks.begin(event)
-    try:
-        _evaluate(chosen.queries, event, number, now, began, queues, pays, costs)
-    finally:
-        for hooks in chosen.hooks:
-            hooks.release()
-        queues.defers = False
-        if queues.deferred:
-            queues.settle()
-
-
-def _evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, queues: ReadySet,
-    pays: bool, costs: Costs,
-) -> None:  # fmt: skip
-    began_at = started = monotonic()
-    for query in queries:
-        if number % query.every:
-            continue
-        account, events = query.account, query.events
-        if not (account.may_run(now, pays) if events else account.may_begin(now, started - began_at)):
-            query.withhold(number, now)
-            continue
-        query.evaluate(event, number, now, began)
-        ended = monotonic()
-        if not events:
-            account.begin(ended - started, now)
-        if not query.suspended:
-            costs.parts.append((query, ended - started))
-        started = ended
-        if query.derived or queues.deferred:
-            if query.derived:
-                query.evaluate_derived()
-            if queues.deferred:
-                queues.settle()
-            started = monotonic()
-            costs.apart += started - ended
-
-
 def miss_nested(source: SourceState, now: float) -> int:
     """Count an event that a query has emitted, as missed; return its number.
 
@@ -366,7 +383,7 @@ def miss_nested(source: SourceState, now: float) -> int:
     return source.number
 
 
-def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int, queues: ReadySet) -> None:
+def end_group(queries: Queries, number: int, now: float, group: int, queues: ReadySet) -> None:
     """End the windows that follow the group, which is the ``group``-th."""
     if queues.defers:  # a query has ended the group
         for query in queries:
@@ -376,8 +393,7 @@ def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group
     queues.defers = True
     try:
         for query in queries:
-            if query.grouped and query.events and query.closed != group:
-                query.flush(number, now, group)
+            query.close_group(number, now, group)
             query.end_derived_group(number, now, group)
             query.evaluate_derived()
     finally:

@@ -18,19 +18,19 @@ from typing import Any
 from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
+from looptap.agent.loop.columns.event_batch import GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
 from looptap.agent.loop.evaluation_plan import (
     Costs,
     DeferredActions,
     EvaluationPlan,
+    ImmediateQueries,
     deferrable,
     end_group,
-    evaluate,
     miss_nested,
 )
-from looptap.agent.loop.overhead_budget import CHEAP_SECONDS, OverheadBudget
+from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
 from looptap.agent.loop.thread_time import OwnTime
@@ -143,26 +143,7 @@ class EventSource(SourceState):
                 if reads and self.capturing is not None and self.capturing():  # in a CUDA graph it only counts
                     self.number = self._delivered = self.number + 1
                     return
-                now = self.clock()
-                plan = self.shortcut
-                if plan is not None and not plan.stale and plan.only_keeps(number, now):
-                    try:
-                        row = plan.row_of(observables, number, now, self.group_start)
-                    except Exception:  # not there, no number, or a tensor that has no value now
-                        plan = None
-                    else:
-                        if number > self.number:  # no signal handler has emitted meanwhile
-                            rows, self.last_time = plan.rows, now
-                            self.number = self._delivered = number
-                            if plan.deferred:
-                                self.last_deferred = number  # first: Ctrl-C in between loses it, none comes twice
-                                rows += row
-                                if len(rows) > plan.limit:
-                                    self.evaluator.notify(plan)
-                            if plan.every and not number % plan.every:
-                                plan.passed_to = number
-                            return
-                self._deliver(observables, number, now)
+                self._deliver(observables, number, self.clock())
             except KeyboardInterrupt:
                 self._finish()
                 observables.clear()
@@ -192,6 +173,14 @@ class EventSource(SourceState):
 
     def _deliver(self, observables: dict[str, Any], number: int, now: float) -> None:
         """Do all that an event entails; note whether the next only has to be kept."""
+        if (plan := self.shortcut) is not None and not plan.stale and plan.only_keeps(number, now):
+            row = plan.row(observables, number, now, self.group_start)
+            if row is not None and number > self.number:  # and no signal handler has emitted meanwhile
+                self.last_time = now
+                self._keep(plan, row)
+                if plan.every and not number % plan.every:
+                    plan.passed_to = number
+                return
         if self._queues.defers:  # a query has emitted it
             self._delivered = miss_nested(self, now)
             return
@@ -207,13 +196,24 @@ class EventSource(SourceState):
         plan = self._plan
         if plan.queries is not self.queries or plan.stale or number >= plan.review:
             plan = self._make_plan(observables, number)
-        if plan.deferred:
-            try:
-                row = plan.row_of(observables, number, now, self.group_start)
-            except Exception:
-                plan = self._make_plan(observables, number)
-                row = plan.row_or_missed(observables, number, now, self.group_start)
-        # A signal handler may have emitted since. From here to the row there is no call, so both have the same order.
+        row = plan.row(observables, number, now, self.group_start)
+        if row is None:
+            plan = self._make_plan(observables, number)
+            row = plan.row(observables, number, now, self.group_start) or plan.missed(number, now)
+        number = self._keep(plan, row)
+        chosen = plan.choose(number, now)
+        if not (chosen.due(number) or self.commands or self.latest_slots):
+            # Since the test for commands there is no call, so no other thread has changed anything.
+            if not (self.inner_groups or self.look_next) and plan.queries is self.queries:
+                self.shortcut = plan
+            observables.clear()
+            return
+        self._evaluate(plan, chosen, observables, number, now, dt)
+
+    def _keep(self, plan: EvaluationPlan, row: tuple[Any, ...]) -> int:
+        """Count the event, and keep its row for the deferred queries; return its number."""
+        # A signal handler may have emitted since. From here to the row there is no call, so both have the same order;
+        # `last_deferred` comes first: Ctrl-C in between loses the row, which `_finish` sees, and none comes twice.
         self.number = self._delivered = number = self.number + 1
         if plan.deferred:
             rows = plan.rows
@@ -221,26 +221,20 @@ class EventSource(SourceState):
             rows += (number, *row[1:])
             if len(rows) > plan.limit:
                 self.evaluator.notify(plan)
-        chosen, purse, pays = plan.immediate, plan.purse, False
-        if chosen.due(number) and purse is not None:
-            began, pays = monotonic(), plan.pays(number, now)
-            if plan.passes_over(number, now, pays):
-                purse.pay(min(monotonic() - began, 5 * CHEAP_SECONDS))  # to pass over an event costs time, too
-                chosen = plan.reducing
-        if not (chosen.due(number) or self.commands or self.latest_slots):
-            # Since the test for commands there is no call, so no other thread has changed anything.
-            if not (self.inner_groups or self.look_next) and plan.queries is self.queries:
-                self.shortcut = plan
-            observables.clear()
-            return
-        before, costs = self._own.start(), Costs()
-        if type(observables) is FoundObservables:
-            costs.before = max(0.0, before.cpu - observables.began)
-            observables.load(chosen.reads)
-        event = event_of(observables, self.origin, number, now, dt)
+        return number
+
+    def _evaluate(
+        self, plan: EvaluationPlan, chosen: ImmediateQueries, found: dict[str, Any], number: int, now: float, dt: float
+    ) -> None:
+        """Run the pending commands and these queries. Raises `DeferredActions`."""
+        before, costs, purse = self._own.start(), Costs(), plan.purse
+        if type(found) is FoundObservables:
+            costs.before = max(0.0, before.cpu - found.began)
+            found.load(chosen.reads)
+        event = event_of(found, self.origin, number, now, dt)
         try:
             actions = self._prepare(event, costs) if self.commands or self.latest_slots else None
-            evaluate(chosen, event, number, now, self.group_start, self._queues, pays, costs)
+            plan.evaluate_now(chosen, event, number, now, self.group_start, self._queues, costs)
             if purse is not None:
                 step = dt - self._query_seconds * (self._last_evaluated == number - 1)
                 self._query_seconds, own = self._own.stop(before)
@@ -249,7 +243,7 @@ class EventSource(SourceState):
             if actions:
                 raise DeferredActions(actions)
         finally:
-            observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
+            found.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
             if type(event) is LazyEvent:
                 event._lazies.clear()
 
@@ -262,7 +256,7 @@ class EventSource(SourceState):
         if plan.deferred and self.last_deferred != number:
             self.last_deferred = number
             rows = plan.rows
-            rows += (number, now, MISSED, *plan.padding)
+            rows += plan.missed(number, now)
             plan.limit = 0
             self.evaluator.queues.wake()
         passed = plan.mapped if plan.passed_to == number else ()
@@ -295,7 +289,7 @@ class EventSource(SourceState):
         plan = EvaluationPlan(self.origin, queries, later, observables)
         plan.follow(self._plan, number)
         for query in plan.mapped:
-            query.count_passed(plan)
+            query.limit.count_passed(plan)
         if later:
             evaluator.update(plan)
         before, self._plan.replaced = self.evaluator, True

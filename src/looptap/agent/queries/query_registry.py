@@ -19,7 +19,6 @@ from looptap.agent.loop.calls.call_events import CallEvents
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
 from looptap.agent.loop.overhead_budget import Account, OverheadBudget
-from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.queries.code_loading import code_of
 from looptap.agent.queries.event_notes import listed, notes_of_groups, notes_of_missing
 from looptap.agent.queries.hooked_query import hooked
@@ -34,7 +33,7 @@ from looptap.streams.harmless.plain import of_class
 from looptap.streams.language import builtins
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.language.observables_read import observables_read
-from looptap.streams.language.rank_windows import aligned, check
+from looptap.streams.language.rank_windows import RankWindowStage, aligned, check
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.reducing import Reducing
@@ -108,15 +107,14 @@ class QueryRegistry:
                 )
             condition = self.compiled(code_of(attach.when), unsafe=attach.unsafe)
             recorder = FlightRecorder(condition, attach.before, attach.after)
-        kind = AttachedQuery
         if attach.align:
-            pipeline, kind = _aligned(pipeline, attach), PartialAggregateQuery if not pipeline.mapped else AttachedQuery
+            pipeline = _aligned(pipeline, attach)
         self._check_names(attach)
         account = Account(self._budget, grant_share(attach.budget), pipeline.mapped)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)
-        query = kind(
+        query = AttachedQuery(
             pipeline,
             sink,
             on=self._open(attach.on).origin.name,
@@ -147,7 +145,7 @@ class QueryRegistry:
 
         Raises QueryError.
         """
-        if source.recorder is not None or isinstance(source, PartialAggregateQuery):
+        if source.recorder is not None or isinstance(source.pipeline, RankWindowStage):
             raise QueryError(
                 f"{of!r:.120} is a flight recorder (when=), whose values the job does not have before its condition is "
                 "true; ask over the values on this side: stream.query(…)."
@@ -263,7 +261,7 @@ class QueryRegistry:
         def close(number: int, now: float) -> None:
             query.catch_up(later=True)
             if query.events and not query.pipeline.mapped:
-                (query.flush_partial if query.pipeline.trusted else query.lose_window)(number, now)
+                query.end_window(number, now)
 
         self.between_events(query.on, close, lambda: None)
 
@@ -325,7 +323,8 @@ class QueryRegistry:
             for event in {query.on for query in gone}:
                 source = self._sources.open(event)
                 source.queries = tuple(q for q in source.queries if q not in gone)
-                source.commands.extend(q.hooks.remove for q in gone if q.on == event and q.hooks and q.hooks.close())
+                hooks = [query.hooks for query in gone if query.on == event]
+                source.commands.extend(one.remove for one in hooks if one is not None and one.close())
                 self._refresh(source)
         self._sources.drain()
         places = [place for query in gone for place in query.latest_slots]

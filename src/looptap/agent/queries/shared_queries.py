@@ -31,7 +31,7 @@ class SharedQuery:
     def sound(self) -> bool:
         """Return True if nothing sets it apart from a fresh query but its open window."""
         query = self.query
-        limited = query.suspended or query.limited
+        limited = query.limit.suspended or query.limit.limited
         reported = query.errors or query.warning or query.missing_names
         return query.state == "live" and not (limited or reported or query.derived) and bool(query.sink.readers)
 

@@ -13,11 +13,13 @@ from types import FrameType
 from typing import NamedTuple
 
 from looptap.agent.control.command import LoopCommand
+from looptap.agent.loop.at_event import evaluate_at_event
 from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.in_columns import evaluate_in_columns
 from looptap.protocol.statistics import LongEvaluation
 
-_QUERIES = AttachedQuery.evaluate.__code__.co_filename
-_COMMANDS = LoopCommand.run.__code__.co_filename
+_CODE = (evaluate_at_event, evaluate_in_columns, AttachedQuery.flush, LoopCommand.run)
+_FILES = frozenset(function.__code__.co_filename for function in _CODE)
 
 
 class Inside(NamedTuple):
@@ -62,10 +64,9 @@ def evaluations() -> Iterator[Inside]:
 
 def _innermost(frame: FrameType | None) -> AttachedQuery | LoopCommand | None:
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file in (_QUERIES, _COMMANDS):  # of no other frame the variables are looked at: they may be anything
+        if frame.f_code.co_filename in _FILES:  # of no other frame the variables are read: they may be anything
             held = frame.f_locals
-            if isinstance(found := held.get("self"), AttachedQuery | LoopCommand):
+            if isinstance(found := held.get("self", held.get("query")), AttachedQuery | LoopCommand):
                 return found
         frame = frame.f_back
     return None

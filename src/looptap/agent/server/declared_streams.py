@@ -19,6 +19,7 @@ import msgspec
 from looptap.agent.control.command_log import MAX_RECORDS
 from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.handoff.value_ring import RingSet, ValueRing
+from looptap.agent.loop.at_event import miss_logged, take_logged
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.loop.event_sources import EventSources
@@ -92,7 +93,7 @@ class DeclaredStream:
             bytes=ring.held,
             rate=self._rate(),
             errors=query.errors,
-            withheld=query.withheld,
+            withheld=query.limit.withheld,
             readers=len(ring.readers) - self.kept,
             exported=self.exported,
             shares=tuple(sorted(self.shares)),
@@ -230,7 +231,7 @@ class DeclaredStreams:
             except KeyboardInterrupt:
                 for name in values:
                     if (stream := self.by_name.get(name)) is not None and stream.logged:
-                        stream.query.miss_log(self._logs)
+                        miss_logged(stream.query, self._logs)
                 raise
 
     def _log(self, values: dict[str, Any], fields: str) -> list[Exception]:
@@ -242,7 +243,7 @@ class DeclaredStreams:
             except (ValueError, LimitReached) as error:
                 errors.append(error)
                 continue
-            query.log(value, now, self._logs)
+            take_logged(query, value, now, self._logs)
             ended = monotonic()
             query.seconds += ended - started
             if query.derived:

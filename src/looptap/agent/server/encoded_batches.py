@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from looptap.agent.handoff.value_batch import FlaggedValue
-from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.server.subscription import Subscription, finished_value
 from looptap.protocol import messages as m
@@ -24,6 +23,7 @@ from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.errors import LooptapError
 from looptap.streams.flags import ERROR
+from looptap.streams.language.rank_windows import RankWindowStage
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.text import public_line
 from looptap.streams.values.device_transfer import Pending
@@ -94,7 +94,7 @@ class EncodedBatches:
                     flags[i], values[i] = flags[i] | ERROR, str(error)
             form, raw = pack_values(values, columns=knows_columns)
         windows = b""
-        if isinstance(stream.query, PartialAggregateQuery):
+        if isinstance(stream.query.pipeline, RankWindowStage):
             windows = array("q", [v.window for v in batch.values]).tobytes()
         return _Body(
             memoryview(batch.events), memoryview(batch.times), time.time() - time.monotonic(),

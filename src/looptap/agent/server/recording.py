@@ -155,7 +155,7 @@ class RunRecorder:
             for number, query in ((self._kept[declared][0], declared.query) for declared in streams)
             if query.errors
         }
-        withheld = {str(self._kept[declared][0]): declared.query.withheld for declared in streams}
+        withheld = {str(self._kept[declared][0]): declared.query.limit.withheld for declared in streams}
         if due and any(count != self._withheld.get(name, 0) for name, count in withheld.items()):
             self._withheld |= withheld
             self.writer.describe(withheld=self._withheld)

@@ -286,7 +286,7 @@ class RequestDispatcher:
             m.Read: self._attach,
             m.Detach: self._detach,
             m.CloseWindow: self._close_window,
-            m.Grant: lambda client, ask: streams.own(client, ask.stream).set_grant(grant_share(ask.budget)),
+            m.Grant: lambda client, ask: streams.own(client, ask.stream).limit.set_grant(grant_share(ask.budget)),
             m.DeclareStream: self._declare,
             m.GetStreams: lambda client, ask: self.declared_streams.list(grants.visibility(client)),
             m.Call: self._command,

@@ -79,7 +79,7 @@ class StatisticsReporter:
             outbox_bytes=self._outbox.held,
             outbox_peak=self._outbox.peak_bytes,
             dropped=sum(s.source.dropped for s in streams),
-            withheld=sum({s.query: s.query.withheld for s in streams if not s.declared}.values()),
+            withheld=sum({s.query: s.query.limit.withheld for s in streams if not s.declared}.values()),
             refused_messages=self.refused_messages,
             events_in_cuda_graphs=graph_capture.captured,
             paused=self._pause.seconds(),

@@ -14,8 +14,7 @@ import msgspec
 
 from looptap.agent.handoff.value_batch import FlaggedValue, Item, batch_of
 from looptap.agent.handoff.value_ring import Cursor, ValueRing
-from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
+from looptap.agent.loop.attached_query import MAX_ERRORS_IN_A_ROW, AttachedQuery
 from looptap.agent.queries.shared_queries import SharedQuery
 from looptap.protocol import messages as m
 from looptap.protocol.keys import OPERATOR
@@ -113,7 +112,7 @@ class _Counts(NamedTuple):
 
     @classmethod
     def of(cls, query: AttachedQuery) -> _Counts:
-        return cls(query.events, query.errors, query.pipeline.skipped, query.withheld, query.filtered)
+        return cls(query.events, query.errors, query.pipeline.skipped, query.limit.withheld, query.filtered)
 
     def minus(self, other: _Counts) -> _Counts:
         return _Counts(*[mine - its for mine, its in zip(self, other, strict=True)])
@@ -166,7 +165,7 @@ class Subscription:
         """Return True if a counter, or another reported fact, changed since last asked."""
         query, source = self.query, self.source
         before, self._seen = self._seen, (
-            query.events, query.errors, query.pipeline.skipped, query.withheld, source.number, source.dropped,
+            query.events, query.errors, query.pipeline.skipped, query.limit.withheld, source.number, source.dropped,
             self.sent, query.overdue, *(place.problem for place in query.latest_slots),
         )  # fmt: skip
         return before != self._seen
@@ -279,7 +278,7 @@ class Subscription:
             values=s.last - self._before,
             sent=self.sent, dropped=s.dropped, skipped=s.skipped, errors=s.errors, withheld=s.withheld,
             filtered=s.filtered, evaluated=self._counts().events,
-            nanoseconds_per_event=s.nanoseconds, share_of_time=s.share, limitation=query.limitation(),
+            nanoseconds_per_event=s.nanoseconds, share_of_time=s.share, limitation=query.limit.describe(),
         )  # fmt: skip
 
     def _record(self, count: int, size: int) -> int:
@@ -327,7 +326,8 @@ class _Recorded:
     """A flight recorder's values, and what its condition reads, in columns."""
 
     def __init__(self, block: ValueColumns, query: AttachedQuery, size: int) -> None:
-        self._names, self.size, count = query.inputs, size, len(block.columns) - len(query.inputs)
+        self._names, self.size = query.inputs, size
+        count = len(block.columns) - len(self._names)
         self._values = ValueColumns(block.columns[:count], query.yields_rows)
         self._inputs = dict(zip(self._names, block.columns[count:], strict=True))
 

@@ -256,8 +256,7 @@ class SubscriptionManager:
         else:
             self._queries.drop(query)
             if query.events and query.state == "live" and not query.pipeline.mapped:
-                end = query.flush_partial if query.pipeline.trusted else query.lose_window
-                self._queries.between_events(query.on, end, lambda: None)
+                self._queries.between_events(query.on, query.end_window, lambda: None)
         stream.end(reason)
         self._exporter.mark(stream)
 

@@ -18,7 +18,7 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.pipeline import Output, Pipeline
 from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.slots import Slot
-from looptap.streams.operators.windows import Count, Seconds, Sliding
+from looptap.streams.operators.windows import Count, Group, Seconds, Sliding
 
 
 class WindowedValue:
@@ -62,6 +62,11 @@ class RankWindowStage(Reducing):
             return outputs
         self._ready += tuple(outputs)
         return self.flush(now)
+
+    def name_window(self, group: int) -> None:
+        """Let the window that ends have the number of the host's group."""
+        if isinstance(self.window, Group):
+            self.at = group or self.at + 1
 
     def in_columns(self, events: ColumnSource) -> None:
         """Return None: its windows follow the numbers of events."""

@@ -125,12 +125,23 @@ class Pipeline:
         """Return the outputs of this event. A mapped query raises its own errors."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
+    def feed(self) -> Feed | None:
+        """Return the function that `push` calls if that is all it does, else None."""
+        return None
+
+    def column_form(self) -> ColumnForm | None:
+        """Return the form that does what `push` does, for many events; else None."""
+        return None
+
     def look_ahead(self, events: ColumnSource) -> bool:
         """Prepare for the values at many events at once; False if that is not possible."""
         return True
 
     def advance(self) -> None:
         """Go on behind the events of `look_ahead`."""
+
+    def name_window(self, group: int) -> None:
+        """Note the number of the host's group that ends; 0 if none has ended."""
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
         """End the window (flag B) and return the outputs."""
