@@ -45,6 +45,70 @@ def refused(query, event=None, /, **exposed):
     return said
 
 
+class Listing(list):
+    """A list whose items are set by a method of the job's."""
+
+    def put(self, items):
+        super().__setitem__(slice(None), items)
+        return len(self)
+
+
+def put_slice(items):
+    own = [1]
+    own[:] = items
+    return own
+
+
+def put_bytes(items):
+    own = bytearray(3)
+    own[0:1] = items
+    return len(own)
+
+
+def put_byte(items):
+    own = bytearray(3)
+    own[0] = items
+    return len(own)
+
+
+class Indexed:
+    """An object that is a number and a sequence by methods of the job's own."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __index__(self):
+        self.asked.append("index")
+        return 1
+
+    def __iter__(self):
+        self.asked.append("iter")
+        return iter([1, 2])
+
+    def __len__(self):
+        self.asked.append("len")
+        return 2
+
+
+@pytest.mark.parametrize("put", [put_slice, put_bytes, lambda items: Listing().put(items)])
+def test_a_slice_is_not_made_of_an_iterator_of_the_job(put):
+    items = iter([1, 2, 3])
+    refused("put(items)", None, put=put, items=items)
+    assert list(items) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("put", [put_slice, put_bytes, put_byte, lambda items: Listing().put(items)])
+def test_a_slice_is_not_made_of_an_object_whose_code_would_run(put):
+    thing = Indexed()
+    refused("put(thing)", None, put=put, thing=thing)
+    assert thing.asked == []
+
+
+def test_a_slice_is_made_of_what_is_plain():
+    assert ask("put([1, 2]), put_bytes(b'ab'), put_byte(7), Listing().put((1, 2))", None, put=put_slice,
+               put_bytes=put_bytes, put_byte=put_byte, Listing=Listing).values == [([1, 2], 4, 3, 2)]  # fmt: skip
+
+
 PROCESS = {
     "gc.disable() or 1": gc.isenabled,
     "gc.set_threshold(3) or 1": gc.get_threshold,

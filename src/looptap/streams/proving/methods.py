@@ -48,7 +48,7 @@ from looptap.streams.proving.vouching import (
     vouch,
     vouched,
 )
-from looptap.streams.proving.writing import set_plainly
+from looptap.streams.proving.writing import set_plainly, slice_part
 
 _UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -138,6 +138,8 @@ def _method_of_container(f: Any, value: Any, name: str, given: Any, named: Any) 
     else:
         if name in known.COMPARES and kind != OTHER:
             deep(value)
+        if name == "__setitem__" and len(given) == 2:
+            given = [given[0], slice_part(*given)]
         given = [_argument(value, name, place, one) for place, one in enumerate(given)]
         result = f(*given, **{k: judged(v) if k == "key" and v is not None else v for k, v in named.items()})
     return own(result) if _is_fresh(result, value, name) else result

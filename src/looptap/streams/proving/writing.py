@@ -41,6 +41,7 @@ from looptap.streams.proving.attributes import index_of
 from looptap.streams.proving.vouching import (
     IN_PLACE,
     is_own,
+    iterate,
     keyed,
     name_of,
     operand,
@@ -101,11 +102,19 @@ def write_item(value: Any, key: Any, new: Any) -> None:
         may_write("[…] = …", operand(value))
         value[index_of(key)] = vouch(new)
     elif is_own(value):
-        value[index_of(key) if kind == ARRAY else keyed(key)] = vouch(new) if kind == ARRAY else new
+        if kind in (ARRAY, ATOM):  # or a bytearray
+            value[index_of(key)] = vouch(new)
+        else:
+            value[keyed(key)] = slice_part(key, new)
     elif id(value) in current().own and (setting := of_python(type_of(value), "__setitem__")) is not None:
         call(setting, value, key, new)
     else:
         raise Refusal(f"[…] = … would change a {type_name(value)} of the job")
+
+
+def slice_part(key: Any, new: Any) -> Any:
+    """Return what becomes an item or, if it may be iterated, a slice."""
+    return iterate(new) if type(key) is slice else new
 
 
 def delete_item(value: Any, key: Any) -> None:
