@@ -40,7 +40,7 @@ def checked_reply(kind: Any, value: Any) -> Any:
     """Return ``value`` as a reply of type ``kind``. Raises MessageError on mismatch.
 
     >>> checked_reply(AttachPoint, {"event": 3, "base": 0})
-    AttachPoint(event=3, base=0)
+    AttachPoint(event=3, base=0, exact=False)
     """
     try:
         return msgspec.convert(value, built(kind))
@@ -138,6 +138,8 @@ class AttachPoint(Reply, frozen=True, kw_only=True):
 
     event: _Number
     base: _Number
+    exact: bool = False
+    """True if ``base`` counts all that a query attached before would have yielded up to here."""
 
 
 class SubscriptionInfo(Reply, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ MAX_SHARED_BATCHES, MAX_SHARED_BATCH_BYTES = 2, 1_048_576
 """Batches that one reader was given and that are kept for the others, and the bytes of the largest."""
 _MIN_BATCHES, _MIN_PARTS = 8, 16  # a batch has at most that part of a ring's bytes; what goes at a time
 _FIRST = itemgetter(0)  # the first number of an entry
+_POSITION, _HELD = attrgetter("position"), attrgetter("held")
 
 
 class Inbox:
@@ -68,7 +69,7 @@ class RingSet:
     wait in it for a reader besides those kept.
     """
 
-    __slots__ = ("_peak", "each", "held", "lag", "limit", "ready", "rings", "urgent")
+    __slots__ = ("each", "held", "lag", "limit", "peak", "ready", "rings", "urgent")
 
     def __init__(self, ready: ReadySet, limit: int, each: int, lag: int) -> None:
         self.ready, self.limit, self.each, self.lag = ready, limit, each, lag
@@ -77,12 +78,13 @@ class RingSet:
         """Those that have had a value."""
         self.held = 0
         """Bytes in all rings."""
-        self._peak = 0
+        self.peak = 0
+        """The most that they held before they became fewer."""
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes that they have held."""
-        return max(self._peak, self.held)
+        return max(self.peak, self.held)
 
     def pending_bytes(self) -> int:
         """Return the bytes in all rings."""
@@ -97,10 +99,6 @@ class RingSet:
         self.rings.pop(ring, None)
         ring.join(RingSet(self.ready, self.limit, self.each, self.lag))
 
-    def note_peak(self) -> None:
-        """Note the bytes held, before they become fewer."""
-        self._peak = self.peak_bytes
-
     def shrink(self, ring: ValueRing, nbytes: int) -> bool:
         """Give up the oldest values until ``ring`` has room for further bytes.
 
@@ -110,7 +108,7 @@ class RingSet:
             return False
         while ring.held + nbytes > self.each and ring.give_up():
             pass
-        while self.held + nbytes > self.limit and max([*self.rings, ring], key=attrgetter("held")).give_up():
+        while self.held + nbytes > self.limit and max([*self.rings, ring], key=_HELD).give_up():
             pass
         return True
 
@@ -248,7 +246,7 @@ class ValueRing:
     def trim(self) -> None:
         """Let go of what is neither kept nor waits for a reader, or is too much."""
         number = self.number
-        taken = min([number, *[reader.position for reader in self.readers]])
+        taken = min([number, *map(_POSITION, self.readers)])
         upto = max(min(taken, number - self.keep), number - self.capacity)
         if taken == number:
             self.given = ()
@@ -273,7 +271,8 @@ class ValueRing:
     def _let_go(self, base: int, gone: list[Entry]) -> None:
         """Remove the oldest entries, which were read when ``base`` had gone before."""
         count, nbytes, first = len(gone), bytes_in(gone), last_of(gone[-1]) + 1
-        self.rings.note_peak()
+        rings = self.rings
+        rings.peak = max(rings.peak, rings.held)
         # From here on no other thread and no interrupt comes between. `gone` still has the values: none is freed here,
         # which might run other code. If another thread has removed some meanwhile, these are not the oldest any more.
         if self._base == base:
@@ -285,7 +284,7 @@ class ValueRing:
 
     def join(self, rings: RingSet) -> None:
         """Count the bytes in another set."""
-        self.rings.note_peak()
+        self.rings.peak = self.rings.peak_bytes
         # From here on no other thread and no interrupt comes between.
         self.rings.held -= self.held
         rings.held += self.held

@@ -315,9 +315,10 @@ class ValueExporter:
             if batch is not None:
                 frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.ring]) > 1))
                 taken.append((stream, batch))
-                left = left or waiting > len(batch.numbers)
+                taken_values = len(batch.events)
+                left = left or waiting > taken_values
                 columns = isinstance(batch.values, ValueColumns)
-                room -= len(batch.numbers) // (COLUMN_VALUES if columns else 1) + MESSAGE_VALUES
+                room -= taken_values // (COLUMN_VALUES if columns else 1) + MESSAGE_VALUES
                 size += len(frames[-1])
         give_way()
         if frames and self._send_values(client, frames):

@@ -36,7 +36,7 @@ from looptap.agent.server.recording import RunRecorder, command_of
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.statistics import StatisticsReporter
 from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession
-from looptap.agent.server.subscription_manager import SubscriptionManager
+from looptap.agent.server.subscription_manager import PAUSE_TIMEOUT_SECONDS, SubscriptionManager
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, version_of
 from looptap.protocol.errors import RUN_ENDED, LimitReached, MessageError
@@ -144,7 +144,10 @@ class RequestDispatcher:
         """Forget a client that cannot be reached any more, with all its queries."""
         self.commands.agreement.forget(peer)
         if (client := self.clients.get(peer)) is not None:
-            self.exporter.forget(client, self.sessions.forget(peer))
+            # While an event is evaluated, how far a stream got is not certain.
+            with self.sources.paused(PAUSE_TIMEOUT_SECONDS * bool(client.token)) as still:
+                streams = self.sessions.forget(peer, exact=still)
+            self.exporter.forget(client, streams)
         self._tidy()
 
     def flush(self, seconds: float = 0.0, fresh: bool = True) -> bool:

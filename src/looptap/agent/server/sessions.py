@@ -2,14 +2,15 @@
 
 A client whose link breaks keeps its queries until it has been silent for the heartbeat's limit: if it reconnects by
 then, it misses only what was in flight. After that they are removed, and of each stream the number of its last value is
-kept, for the newest 64 such clients, so that the numbers continue if it reconnects later.
+kept, for the newest 64 such clients, so that the numbers continue if it reconnects later. Where each event yields a
+value, they also count those that were lost meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 
-from looptap.agent.server.subscription import ClientSession, Subscription
+from looptap.agent.server.subscription import ClientSession, Reached, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.keys import OPERATOR
@@ -30,7 +31,7 @@ class SessionTable:
         self.clients: dict[bytes, ClientSession] = {}
         self.operators = 0
         """The number of operators."""
-        self.reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
+        self.reached: dict[str, dict[int, Reached]] = {}  # by token, the oldest first
 
     def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> ClientSession:
         """Open a session, or resume one with its streams. Raises LimitReached."""
@@ -89,8 +90,11 @@ class SessionTable:
         """Return True if a disconnected client has run out of time to reconnect."""
         return not client.token or time.monotonic() - client.last_heard >= self.limits.heartbeat_timeout
 
-    def forget(self, peer: bytes) -> list[Subscription]:
-        """Remove a client; return its streams, for the caller to remove."""
+    def forget(self, peer: bytes, *, exact: bool) -> list[Subscription]:
+        """Remove a client; return its streams, for the caller to remove.
+
+        ``exact``: nothing is evaluated meanwhile.
+        """
         client = self.clients.pop(peer, None)
         if client is None:
             return []
@@ -98,16 +102,17 @@ class SessionTable:
         streams = list(client.streams.values())
         if client.token and streams and not client.viewer:
             reached = self.reached.pop(client.token, {})
-            self.reached[client.token] = reached | {stream.number: stream.last for stream in streams}
+            self.reached[client.token] = reached | {stream.number: stream.reach(exact=exact) for stream in streams}
             if len(self.reached) > _MAX_EXPIRED_SESSIONS:
                 del self.reached[next(iter(self.reached))]
         return streams
 
-    def base(self, client: ClientSession, attach: m.Attach) -> int:
-        """Return the last number before a new stream's values. Raises LimitReached."""
+    def before(self, client: ClientSession, attach: m.Attach) -> Reached:
+        """Return where a client's stream was before it is attached. Raises LimitReached."""
         if not 0 <= attach.above <= _MAX_VALUE_NUMBER:
             raise LimitReached(f"above={attach.above}: no stream has reached that number.")
-        return max(attach.above, self.reached.get(client.token, {}).get(attach.stream, 0))
+        known = self.reached.get(client.token, {}).get(attach.stream, Reached())
+        return known if known.number >= attach.above else Reached(attach.above)
 
     def stats(self) -> list[ClientStats]:
         """Return for each client its name, role, streams, bytes sent and link state."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from looptap.agent.handoff.value_batch import FlaggedValue, Item, batch_of
+from looptap.agent.handoff.value_batch import FlaggedValue, Item, batch_of, last_of
 from looptap.agent.handoff.value_ring import Cursor, ValueRing
 from looptap.agent.loop.attached_query import MAX_ERRORS_IN_A_ROW, AttachedQuery
 from looptap.agent.queries.shared_queries import SharedQuery
@@ -116,6 +116,21 @@ class _Counts(NamedTuple):
 
     def minus(self, other: _Counts) -> _Counts:
         return _Counts(*[mine - its for mine, its in zip(self, other, strict=True)])
+
+
+class Reached(NamedTuple):
+    """How far a stream got: its last number, and the event of that.
+
+    ``every``-th events after it yield a value each; 0 if that is not certain.
+    """
+
+    number: int = 0
+    event: int = 0
+    every: int = 0
+
+    def base(self, event: int) -> int:
+        """Return the last number before the values of events after ``event``."""
+        return self.number + (event // self.every - self.event // self.every if self.every else 0)
 
 
 class Subscription:
@@ -229,12 +244,12 @@ class Subscription:
 
     def take(self, columns: Batch) -> None:
         """Remove values that were sent."""
-        count = len(columns.numbers)
+        count = len(columns.events)
         self.sent += count
         if self.query.recorder is None:
             self.source.take(columns)
         else:
-            self._reached = self._before + columns.numbers[-1]
+            self._reached = self._before + last_of(columns)
             for _ in range(count):
                 self.ready.popleft()
         if self.sent >= self._most:
@@ -249,6 +264,16 @@ class Subscription:
     def reached(self) -> int:
         """The number up to which every value was sent or dropped."""
         return self.source.reached if self.query.recorder is None else self._reached
+
+    def reach(self, *, exact: bool) -> Reached:
+        """Return how far it got, for its client to attach it again.
+
+        ``exact``: nothing is evaluated meanwhile.
+        """
+        query, counts = self.query, self._counts()._replace(errors=0)  # an error is a value, too
+        plain = query.pipeline.mapped and query.recorder is None and not query.pipeline.throttle
+        each = exact and plain and counts == _Counts(self.last - self._before)
+        return Reached(self.last, query.seen, query.every if each else 0)
 
     def _counts(self) -> _Counts:
         return _Counts.of(self.query).minus(self._joined)

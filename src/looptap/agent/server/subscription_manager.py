@@ -24,7 +24,7 @@ from looptap.agent.server.access_grants import AccessGrants
 from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DeclaredStream, DeclaredStreams
 from looptap.agent.server.exporter import ValueExporter
 from looptap.agent.server.recording import RunRecorder
-from looptap.agent.server.subscription import ClientSession, Subscription
+from looptap.agent.server.subscription import ClientSession, Reached, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
@@ -95,20 +95,21 @@ class SubscriptionManager:
         if attach.on in self._declared.by_name and attach.on not in self._sources.by_name:
             what = f"there is no event type {attach.on!r:.120}, but there is a declared stream of this name."
             raise QueryError(what, hint=f"of={attach.on!r:.120}")
-        base = self._exporter.sessions.base(client, attach)
+        before = self._exporter.sessions.before(client, attach)
         known = self._shared.find(attach)
-        if known is not None and (event := self._join(client, attach, known, base)) is not None:
-            return msgspec.structs.replace(
-                self._queries.describe(known.query), point=AttachPoint(event=event, base=base)
-            )
+        if known is not None and (point := self._join(client, attach, known, before)) is not None:
+            return msgspec.structs.replace(self._queries.describe(known.query), point=point)
         query = self._queries.attached(attach, self._outbox.open())
-        self._subscribe(client, attach, query, base, self._shared.add(attach, query))
-        info, source = self._queries.describe(query), self._sources.open(attach.on)
-        event = source.number
-        self._install(client, attach, query, event)
-        if source.number == event:  # else it is unknown whether the query saw the event; the first value will show
-            info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
-        return info
+        source = self._sources.open(attach.on)
+        # The numbers of a stream that is attached again go on from an event, so that none may come meanwhile.
+        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) if before.every else contextlib.nullcontext(False) as still:
+            point = _point(before if still else Reached(before.number), source.number)
+            self._subscribe(client, attach, query, point.base, self._shared.add(attach, query))
+            info = self._queries.describe(query)
+            self._install(client, attach, query, point.event)
+        if source.number != point.event and not still:  # it is unknown whether the query saw the event
+            return info
+        return msgspec.structs.replace(info, point=point)
 
     def _derive(self, client: ClientSession, ask: m.Attach) -> SubscriptionInfo:
         """Attach a query over the values of a declared stream, or of another one."""
@@ -124,8 +125,7 @@ class SubscriptionManager:
         query.late = bool(ask.of_stream) and self.stream(client, ask.of_stream).source.number >= ask.every
         ring = None if declared is None else declared.ring
         notes = self.replays.hold(query, ring, wanted=ask.history)
-        base = self._exporter.sessions.base(client, ask)
-        self._subscribe(client, ask, query, base, None)
+        self._subscribe(client, ask, query, self._exporter.sessions.before(client, ask).number, None)
         self._install(client, ask, query, self._sources.open(query.on).number if query.on else 0)
         if ring is not None and query.held:
             self.replays.start(query, ring)
@@ -151,8 +151,10 @@ class SubscriptionManager:
         """Return the query of a stream, to which another one is about to be attached."""
         return stream.query if stream.declared else self._parted(stream)
 
-    def _join(self, client: ClientSession, attach: m.Attach, known: SharedQuery, base: int) -> int | None:
-        """Share a query with its clients; return the newest event, None if impossible.
+    def _join(
+        self, client: ClientSession, attach: m.Attach, known: SharedQuery, before: Reached
+    ) -> AttachPoint | None:
+        """Share a query with its clients; return where that begins, None if impossible.
 
         Nothing is evaluated meanwhile, and what came before has been: the client gets the values of later events.
         """
@@ -164,8 +166,9 @@ class SubscriptionManager:
             source = self._sources.open(attach.on)
             if not known.joinable(group_begins=source.number == source.group_start):
                 return None
-            self._subscribe(client, attach, known.query, base, known)
-            return source.number
+            point = _point(before, source.number)
+            self._subscribe(client, attach, known.query, point.base, known)
+            return point
 
     def merge(self) -> None:
         """Let clients share a query whose own one has come to agree with it.
@@ -387,3 +390,8 @@ class SubscriptionManager:
         self._exporter.continue_with(stream, query, declared=True)
         self._queries.schedule_command(query)
         return declared
+
+
+def _point(before: Reached, event: int) -> AttachPoint:
+    """Return where a stream begins that got as far as ``before``."""
+    return AttachPoint(event=event, base=before.base(event), exact=bool(before.every))

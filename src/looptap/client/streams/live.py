@@ -110,10 +110,8 @@ class LiveStream(SentStream, Stream):
         self._reported_dropped = self._reported_errors = self._earlier_errors = 0
         self._newest_at_last_status = 0  # the number of the newest item when the agent last spoke of the budget
         self._earlier_counts = 0, 0  # events withheld and filtered before the query was attached again
-        self._first_position: tuple[int, int] | None = None  # number and event
-        self._last_position = (0, 0)
-        self._offset = 0
-        self._attached_again = self._gap_settled = self._closing = self._end_reported = self._warned = False
+        self._offset = 0  # what its numbers are above the agent's: a history, or earlier runs
+        self._attached_again = self._closing = self._end_reported = self._warned = False
         weakref.finalize(self, run.session.streams.drop, attach.stream).atexit = False
         # its subscribers may be those of derived streams
         weakref.finalize(self, _KEPT_ALIVE.discard, feed).atexit = False
@@ -253,21 +251,13 @@ class LiveStream(SentStream, Stream):
     def receive(self, message: m.Values) -> None:
         """Handle a message of values. Raises MessageError if it is inconsistent."""
         batch = received(message, discreet=self._discreet)
-        if self._attached_again:  # what was known at the attach may be off by the event of that moment
-            self._continue_numbers(batch.first, batch.events[0])
-            self._attached_again, self._first_position = False, None  # the next cut goes by what comes from here
-        batch = batch._replace(first=batch.first + self._offset)
-        self.publish(batch)
-        if self._first_position is None:
-            self._first_position = (batch.first, batch.events[0])
-        self._last_position = (batch.first + len(batch.values) - 1, batch.events[-1])
+        self.publish(batch._replace(first=batch.first + self._offset))
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
         """Return the request that reattaches the query, perhaps after a move."""
         if moved is not None:
             self.take_back()
             self.history = None
-        self._gap_settled = False
         if self.declared is None:
             self._earlier_errors = self.error_count
             self._earlier_counts = self.withheld, self.filtered
@@ -277,7 +267,6 @@ class LiveStream(SentStream, Stream):
         else:
             self.feed.skip_to(0, unknown=not self._end_reported)
             self._attached_again = self._end_reported = False
-            self._first_position, self._last_position = None, (self.newest, 0)
             self.feed.add_seam(*moved)
             if self.declared is None and self._wished.history:
                 code = self._wished.code
@@ -297,38 +286,17 @@ class LiveStream(SentStream, Stream):
         self.feed.finish(state, reason)
 
     def reattached(self, info: SubscriptionInfo) -> None:
-        """Handle the reply to a second attach, by its event and base number.
+        """Handle the reply to a second attach, whose numbers count what was lost.
 
         So the missing values are known now, whether or not a further one comes.
         """
-        if self._attached_again and info.point is not None:
-            every, event = self.attach.every, info.point.event
-            self._continue_numbers(info.point.base + 1, event - event % every + every)
-            self._gap_settled = True
+        if self._attached_again:
+            point = info.point
+            self.feed.skip_to(0 if point is None else point.base + self._offset, unknown=not (point and point.exact))
+            self._attached_again = False
         self.attach = msgspec.structs.replace(self.attach, history=False)
         if self.declared is None or self.history is None:  # else it came with the first attach
             self._begin_with_history(info)
-
-    def _continue_numbers(self, first: int, event: int) -> None:
-        """Continue the numbers after a second attach: value ``first`` is of ``event``."""
-        number, before = self._last_position
-        lost = self._lost_between(before, event) if self.mapped and self._first_position else None
-        if lost is not None:
-            self._offset = number + lost + 1 - first
-            self.feed.skip_to(number + lost, unknown=False)
-        elif not self._gap_settled:
-            self._offset = max(self._offset, self.newest + 1 - first)  # what is not above would be cut
-            self.feed.skip_to(first - 1 + self._offset, unknown=True)
-
-    def _lost_between(self, before: int, now: int) -> int | None:
-        """Return the number of values between two events; None if it is not certain."""
-        attach = self.attach
-        every, plain = attach.every, not (attach.throttle or attach.when or attach.of or attach.of_stream)
-        assert self._first_position is not None
-        number, event = self._first_position
-        values, events = self._last_position[0] - number, self._last_position[1] - event
-        steps, rest = divmod(now - before, every)
-        return steps - 1 if plain and values * every == events and steps > 0 and not rest else None
 
     def receive_status(self, status: m.Status) -> None:
         """Handle the status of the query."""
@@ -347,11 +315,9 @@ class LiveStream(SentStream, Stream):
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, cut_inside(last_line(self.traceback), 400))
-        if status.reached and not (self._attached_again and self.mapped):  # else the first value tells
+        if status.reached:
             self.feed.skip_to(min(status.reached, MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:
-            if self._attached_again and not self._gap_settled:  # and it has yielded nothing since
-                self.feed.skip_to(0, unknown=True)
             last = min(status.last, MAX_VALUE_NUMBER) + self._offset if status.last else 0
             if status.state == ENDED and self.run.session.follow and not self._closing:
                 self.feed.skip_to(last, unknown=False)
