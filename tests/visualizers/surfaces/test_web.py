@@ -195,7 +195,7 @@ def test_a_name_that_is_no_host_is_refused_at_the_start(name, capsys):
 
     with pytest.raises(ValueError, match="is no host: write hub"):
         PageAccess([name])
-    assert web.main(allow_host=[name], port=0) != 0
+    assert web.web_command(allow_host=[name], port=0) != 0
     assert "is no host" in capsys.readouterr().err
 
 
@@ -885,7 +885,7 @@ def test_without_tornado_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tornado", None)
     for name in [name for name in sys.modules if name.startswith("tornado.")]:
         monkeypatch.delitem(sys.modules, name)
-    assert web.main() != 0
+    assert web.web_command() != 0
     assert "looptap web needs the package tornado: pip install 'looptap[web]'" in capsys.readouterr().err
 
 
