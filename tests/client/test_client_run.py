@@ -326,7 +326,7 @@ def test_asyncio_reads_a_live_stream(run):
             if len(found) == 5:
                 return found
 
-    steps = asyncio.run(read_connection_file())
+    steps = asyncio.run(read())
     assert steps == list(range(steps[0], steps[0] + 5))
 
 

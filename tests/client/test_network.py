@@ -417,9 +417,9 @@ CLIENT = """
 import sys, time, looptap
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.client.run import Run
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 from looptap.protocol.limits import Limits
-file = read(next(iter(__import__("pathlib").Path(sys.argv[1]).glob("*.json"))))
+file = read_connection_file(next(iter(__import__("pathlib").Path(sys.argv[1]).glob("*.json"))))
 limits = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
 run = Run(ZmqTransport(file.endpoints, file.server_public.encode(), file.client, limits=limits), run=file.run)
 streams = [run.stream(q, on="batch") for q in ("step", "mean(e.step for e in events)")]

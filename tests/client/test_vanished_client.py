@@ -28,10 +28,10 @@ FLOOD = """
 import os, signal, sys, zmq
 from pathlib import Path
 from looptap.protocol.codec import encode
-from looptap.protocol.files.connection import read
+from looptap.protocol.files.connection import read_connection_file
 from looptap.protocol.messages import VERSION, Hello, Revoke
 (path,) = Path(os.environ["LOOPTAP_DIR"]).glob("*.json")
-file = read(path)
+file = read_connection_file(path)
 dealer = zmq.Context().socket(zmq.DEALER)
 dealer.sndhwm = 0
 dealer.curve_serverkey = file.server_public.encode()

@@ -528,14 +528,14 @@ HOSTILE = """
     import zmq, looptap
     from looptap.protocol import messages as m
     from looptap.protocol.codec import decode_from_agent, encode
-    from looptap.protocol.files.connection import read
+    from looptap.protocol.files.connection import read_connection_file
     from looptap.testing import parts_of
 
     agent = looptap.Agent("hostile")
     agent.stream("loss", "loss", on="batch")
     run = looptap.attach("hostile")
     run.export("loss")
-    file = read(run.share().path)
+    file = read_connection_file(run.share().path)
     context = zmq.Context()
     viewer = context.socket(zmq.DEALER)
     viewer.linger, viewer.rcvtimeo = 0, 20000

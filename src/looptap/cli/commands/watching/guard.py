@@ -101,7 +101,7 @@ def guard_command(
             return code
     which = pattern or runs
     with watch(which, read, dry_run=dry_run, record=record) as guard:
-        shown = _Shown(guard, which, places, as_json)
+        shown = _Shown(guard, which, places, as_json, once)
         try:
             while not (once and guard.wait(POLL_INTERVAL_SECONDS)):
                 shown.look()
@@ -118,11 +118,11 @@ def guard_command(
 class _Shown:
     """What was printed of a guard: the runs that it watches, and its firings."""
 
-    def __init__(self, guard: Guard, pattern: str, places: dict[str, str], as_json: bool) -> None:
+    def __init__(self, guard: Guard, pattern: str, places: dict[str, str], as_json: bool, once: bool) -> None:
         self._guard, self._pattern, self._places, self._as_json = guard, pattern, places, as_json
         self.listed = set[str]()
         self._count = 0
-        self._quiet_until = time.monotonic() + NO_RUN_NOTICE_SECONDS
+        self._quiet_until = math.inf if once else time.monotonic() + NO_RUN_NOTICE_SECONDS
 
     def look(self) -> None:
         """Print what is new."""
