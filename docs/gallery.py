@@ -27,10 +27,10 @@ import looptap
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme
 from looptap.visualizers.drawing.backends.with_matplotlib import draw_all as draw_on
 from looptap.visualizers.drawing.backends.with_matplotlib import new_figure
-from looptap.visualizers.drawing.backends.with_text import draw_all
+from looptap.visualizers.drawing.backends.with_text import all_as_text
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.plot import Plot
-from looptap.visualizers.surfaces.saving import save
+from looptap.visualizers.surfaces.saving import save_pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs" / "gallery"
@@ -288,7 +288,8 @@ def main() -> None:
 
 def _write() -> None:
     for name, group in zip(("lines", "others"), pictures(), strict=True):
-        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=-(-len(group) // 2)) + "\n")
+        text = all_as_text(group, 150, 20, color=False, rows=-(-len(group) // 2))
+        (HERE / f"text-{name}.txt").write_text(text + "\n")
         for theme in (LIGHT, DARK):
             suffix = f"{name}{'-dark' * theme.dark}.png"
             _drawn(group, HERE / f"matplotlib-{suffix}", theme)
@@ -297,7 +298,7 @@ def _write() -> None:
                 print(f"There is no Chromium or Chrome here: page-{suffix} stays as it is.")
                 continue
             with tempfile.TemporaryDirectory() as directory:
-                page = save(group, Path(directory) / "page.html", rows=_ROWS)
+                page = save_pictures(group, Path(directory) / "page.html", rows=_ROWS)
                 _photograph(page, HERE / f"page-{suffix}", dark=theme.dark)
             _small(HERE / f"page-{suffix}")
     if _browser():

@@ -16,7 +16,7 @@ from simulated import KINDS, LOADS, Run, make, stretches
 
 from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.forecast.earlier_runs import newest_of
+from looptap.training.progress.forecast.earlier_runs import newest_curves
 from looptap.training.progress.forecast.stopping_rules import Never
 from looptap.training.progress.plan import TrainingPlan, insertion
 
@@ -82,7 +82,7 @@ def _verdict(case: Case, name: str) -> Verdict:
     if name == "paper":
         first, subset = insertion(run.point, 128, run.validation, 128, PROCESSORS_COST)
         ahead = [round(0.8**j * first) for j in range(run.last)]
-    earlier = newest_of([np.array(c) for c in case.earlier]) if name == "ours, history" else []
+    earlier = newest_curves([np.array(c) for c in case.earlier]) if name == "ours, history" else []
 
     def made(ledger: Ledger) -> Estimator:
         plan = TrainingPlan(run.point, run.point * run.last, run.validation, subset, ahead)

@@ -17,7 +17,7 @@ from kind_curves import DEVELOPMENT_FILE, read
 from kind_tables import Share, grouped, share
 from rich.progress import track
 
-from looptap.training.progress.forecast.earlier_runs import newest_of
+from looptap.training.progress.forecast.earlier_runs import newest_curves
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stop_forecast import StopForecast
 
@@ -62,7 +62,7 @@ def judged(case: KindCase) -> HistoryRow:
 
 
 def _forecasts(case: KindCase, earlier: Sequence[list[float]]) -> list[tuple[float, float, bool]]:
-    curves = newest_of([np.array(one) for one in earlier])
+    curves = newest_curves([np.array(one) for one in earlier])
     made = StopForecast(case.rule, Metric(case.curve.metric), earlier=curves)
     wanted = {round(place) for place in np.linspace(0, case.stop - 1, MOMENTS)}
     found = []

@@ -37,7 +37,7 @@ def shown_error(error: Exception) -> list[str]:
 def show(what: Any) -> None:
     """Show ``what`` as a live chart, or as text that says which library is missing."""
     try:
-        chart = import_module("looptap.visualizers.surfaces.notebook.display").show
+        chart = import_module("looptap.visualizers.surfaces.notebook.display").show_in_cell
     except ImportError as error:
         print(f"{what!r}\nIt would be a live chart here, but {error.name} is missing: pip install 'looptap[notebook]'")
         return

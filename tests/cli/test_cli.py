@@ -23,7 +23,7 @@ from looptap.cli.commands.watching import ls
 from looptap.cli.formats import json_of, value_text
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
-from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
+from looptap.visualizers.drawing.backends.blocks import bar, shaded, side_by_side, sparkline
 
 JOB = """
 import sys, threading, time, looptap
@@ -598,7 +598,7 @@ def test_drawings_take_what_is_not_finite():
     assert many.count(" ") == 9
     assert (bar(float("inf"), 1.0), bar(0.0, 0.0), bar(5.0, 1.0, 3)) == ("×", "", "███")
     assert shaded([[-1.0, 2.0]]) == ["  ██"]
-    assert beside([]) == []
+    assert side_by_side([]) == []
 
 
 def test_an_interrupt_while_a_class_is_made_is_an_interrupt(monkeypatch):

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from looptap.client.streams.code import code_of, name_of, source_of
+from looptap.client.streams.code import code_of, portable_source, query_name
 from looptap.integrations.tee.bars import outer_bar
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
@@ -116,12 +116,12 @@ def test_a_function_sees_the_names_of_the_language_without_importing_them():
 
 def test_a_lambda_is_cut_out_of_the_statement_around_it():
     pair = (lambda e: e.loss, lambda e: e.loss + 1)
-    assert [source_of(f) for f in pair] == ["lambda e: e.loss", "lambda e: e.loss + 1"]
+    assert [portable_source(f) for f in pair] == ["lambda e: e.loss", "lambda e: e.loss + 1"]
 
 
 def test_two_equal_lambdas_on_one_line_are_one_text():
     pair = [lambda e: e.loss, lambda e: e.loss]
-    assert source_of(pair[1]) == "lambda e: e.loss"
+    assert portable_source(pair[1]) == "lambda e: e.loss"
 
 
 def test_a_function_is_its_source():
@@ -129,7 +129,7 @@ def test_a_function_is_its_source():
         """Twice."""
         return e.loss * 2
 
-    text = source_of(twice)
+    text = portable_source(twice)
     assert text.startswith("def twice(e):\n    ")
     assert compile_query(QuerySpec(text)).push(Event)[0] == (0, 8.0)
 
@@ -138,7 +138,7 @@ def test_a_lambda_over_several_lines_is_its_source():
     f = lambda e: (  # noqa: E731 - a lambda is what is tested
         e.loss + 1
     )
-    assert compile_query(QuerySpec(source_of(f))).push(Event)[0] == (0, 5.0)
+    assert compile_query(QuerySpec(portable_source(f))).push(Event)[0] == (0, 5.0)
 
 
 def needs_closure():
@@ -152,20 +152,20 @@ def needs_closure():
     ids=["closure", "own function", "own constant", "default", "builtin", "C"],
 )
 def test_a_function_with_outside_references_has_no_source_text(function):
-    assert source_of(function) is None
+    assert portable_source(function) is None
 
 
 def test_a_name_that_means_the_same_on_both_sides_needs_nothing():
-    assert source_of(lambda e: np.sqrt(e.loss) + math.pi) == "lambda e: np.sqrt(e.loss) + math.pi"
+    assert portable_source(lambda e: np.sqrt(e.loss) + math.pi) == "lambda e: np.sqrt(e.loss) + math.pi"
 
 
 def test_a_function_without_source_has_no_text():
-    assert source_of(eval("lambda e: e.loss")) is None
+    assert portable_source(eval("lambda e: e.loss")) is None
 
 
 def test_the_source_of_a_function_changed_in_the_file_is_not_used(own_module, tmp_path):
     (tmp_path / "users_own.py").write_text("def inner(x):\n    return 0\n" * 3)
-    assert source_of(own_module.inner) is None
+    assert portable_source(own_module.inner) is None
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_source_of_a_function_changed_in_the_file_is_not_used(own_module, tm
     ],
 )
 def test_a_query_is_named_after_its_text_or_function(code, name):
-    assert name_of(code) == name
+    assert query_name(code) == name
 
 
 def test_a_function_of_looptap_itself_is_the_one_that_the_job_has():

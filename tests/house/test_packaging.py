@@ -206,14 +206,14 @@ import sys
 sys.modules.update(dict.fromkeys({OF_EXTRAS!r}))
 import looptap
 from looptap.testing import pair
-from looptap.visualizers.drawing.backends.with_text import draw_all
+from looptap.visualizers.drawing.backends.with_text import all_as_text
 agent, run = pair("plain")
 loss = run.stream("step, loss", on="batch", buffer=100_000)
 for step in range(20_000):
     agent.emit("batch", step=step, loss=1.0 if step < 10_000 else 0.0)
 plot = looptap.plot(loss)
 plot.pull()
-print(draw_all(plot.pictures(), 60, 20, color=False))
+print(all_as_text(plot.pictures(), 60, 20, color=False))
 """
     rows = python(program).splitlines()
     assert rows[0] == "step, loss"

@@ -10,7 +10,7 @@ import pytest
 from waiting import soon
 
 import looptap
-from looptap.agent.run.flat_settings import flat
+from looptap.agent.run.flat_settings import flat_settings
 from looptap.protocol.secret_names import HIDDEN, diff_without_secrets, secret, without_secrets, words_without_secrets
 
 SECRETS = """
@@ -50,7 +50,8 @@ PLAIN_TEXTS = [
 @pytest.mark.parametrize("name", SECRETS.split())
 def test_the_value_of_a_name_that_suggests_a_secret_is_hidden(name):
     assert secret(name, "abc")
-    assert flat({"a": {name: "abc"}, name: {"b": "abc"}}).settings == {f"a.{name}": HIDDEN, f"{name}.b": HIDDEN}
+    hidden = {f"a.{name}": HIDDEN, f"{name}.b": HIDDEN}
+    assert flat_settings({"a": {name: "abc"}, name: {"b": "abc"}}).settings == hidden
     for words in ([f"--{name}", "abc"], [f"--{name}=abc"], [f"{name}=abc"], [f"https://h/?{name}=abc"]):
         assert "abc" not in " ".join(words_without_secrets(words))
 
@@ -66,17 +67,18 @@ def test_the_value_of_another_name_is_shown(name):
     [("num_key_value_heads", 8), ("pad_token_id", 50_256), ("pad_token", "<pad>"), ("use_auth", True), ("token", None)],
 )
 def test_sizes_switches_and_special_tokens_are_shown(name, value):
-    assert flat({name: value}).settings == {name: value}
+    assert flat_settings({name: value}).settings == {name: value}
 
 
 def test_a_numeric_password_is_hidden():
-    assert flat({"db_password": 1234, "token": 123_456_789}).settings == {"db_password": HIDDEN, "token": HIDDEN}
+    found = flat_settings({"db_password": 1234, "token": 123_456_789})
+    assert found.settings == {"db_password": HIDDEN, "token": HIDDEN}
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_secret_within_a_text_is_hidden(text):
     assert "S3" not in without_secrets(text)
-    assert "S3" not in str(flat({"note": text, "list": [text]}).settings)
+    assert "S3" not in str(flat_settings({"note": text, "list": [text]}).settings)
 
 
 @pytest.mark.parametrize("text", PLAIN_TEXTS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from looptap.streams.columns.arithmetic import as_array
+from looptap.streams.columns.arithmetic import number_array
 from looptap.streams.events import Event
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.pipeline import Mapped
@@ -74,7 +74,7 @@ class Columns:
     """Events by columns, as `ColumnForm.evaluate` takes them."""
 
     def __init__(self, **columns: list[Any]) -> None:
-        self.columns = {name: as_array(values) for name, values in columns.items()}
+        self.columns = {name: number_array(values) for name, values in columns.items()}
 
     def column(self, name: str) -> Any:
         return self.columns[name]

@@ -28,7 +28,7 @@ from looptap.streams.columns.value_columns import (
     TextColumn,
     ValueColumns,
     as_columns,
-    joined,
+    joined_columns,
 )
 from looptap.streams.values.rows import row_type
 
@@ -144,14 +144,14 @@ def test_numpy_makes_of_columns_what_it_makes_of_the_list(items):
 def test_parts_join_where_all_have_the_same_types():
     parts = [[(1, "a"), (2, "a")], [(3, "b"), (4, "a"), (5, "b")], [(6, "c")]]
     columns = [as_columns(part) for part in parts]
-    assert same(joined(columns).tolist(), [row for part in parts for row in part])
-    assert joined([]) is None
-    assert joined([columns[0], parts[1]]) is None
-    assert joined([columns[0], as_columns([(1.0, "a")])]) is None
-    assert joined([as_columns([1]), as_columns([(1,)])]) is None
+    assert same(joined_columns(columns).tolist(), [row for part in parts for row in part])
+    assert joined_columns([]) is None
+    assert joined_columns([columns[0], parts[1]]) is None
+    assert joined_columns([columns[0], as_columns([(1.0, "a")])]) is None
+    assert joined_columns([as_columns([1]), as_columns([(1,)])]) is None
     many = [as_columns([f"{part} {n}" for n in range(200)] * 2) for part in range(3)]
-    assert joined(many).columns[0].indices.dtype == np.uint16
-    assert joined(many).tolist() == [text for part in many for text in part.tolist()]
+    assert joined_columns(many).columns[0].indices.dtype == np.uint16
+    assert joined_columns(many).tolist() == [text for part in many for text in part.tolist()]
 
 
 def test_columns_of_different_lengths_are_refused():

@@ -254,7 +254,7 @@ class _Opening:
             remove(path)
 
 
-def why_not(error: Exception) -> str:
+def why_no_agent(error: Exception) -> str:
     """Return a sentence that says why there is no agent, and the likeliest way out."""
     if isinstance(error, LooptapError):
         return str(error)

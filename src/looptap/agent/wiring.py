@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent.connection import Connection, why_not
+from looptap.agent.connection import Connection, why_no_agent
 from looptap.agent.handoff.ready_set import ReadySet
 from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
@@ -111,7 +111,7 @@ def warn_inert(error: Exception, strict: bool) -> None:
     """Log that this machine allows no agent, and why; ``strict`` raises the error."""
     if strict:
         raise error
-    log.warning("looptap: %s This run continues without an agent (strict=True would end it).", why_not(error))
+    log.warning("looptap: %s This run continues without an agent (strict=True would end it).", why_no_agent(error))
 
 
 def enabled_here() -> bool:

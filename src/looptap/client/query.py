@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never
 import msgspec
 
 from looptap.client.ranks.ranks import ALL, DEFAULT_LATE_TIMEOUT_SECONDS, RankHandle
-from looptap.client.streams.code import all_named, code_of, name_of
+from looptap.client.streams.code import all_named, code_of, query_name
 from looptap.client.streams.kept_history import NO_HISTORY, check_history
 from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
 from looptap.protocol import messages as m
@@ -139,7 +139,7 @@ def stream(
         )
     if history and of is None and run.role != VIEWER:
         check_history(run, query, attach, combine)
-    text = name_of(query)
+    text = query_name(query)
     if ranks is not None or combine is not None:
         from looptap.client.ranks.over_ranks import over_ranks
 

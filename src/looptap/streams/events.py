@@ -13,7 +13,7 @@ from weakref import ReferenceType
 import numpy as np
 
 from looptap.streams.errors import MissingObservable, UnknownObservable
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.checked_evaluation import current, evaluating
 from looptap.streams.text import did_you_mean, is_typo
 
@@ -56,7 +56,7 @@ class Lazy:
         """Return the value; inside a question, its function is checked like any other."""
         if not evaluating():
             return self.function()
-        found = call(self.function)
+        found = checked_call(self.function)
         current().own.pop(id(found), None)  # other queries see it, too
         return found
 
@@ -371,7 +371,7 @@ class EventSnapshot:
         return f"EventSnapshot({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items())})"
 
 
-def parts_of(event: Event | EventSnapshot) -> str:
+def example_reads(event: Event | EventSnapshot) -> str:
     """Return a hint how to read this event, with its first observables."""
     names = [f"e.{name}" for name in getattr(event, "_seen", ()) or vars(event)][:3] or ["e.loss"]
     return f"{names[0]} or ({', '.join(names)})" if len(names) > 1 else names[0]

@@ -193,7 +193,7 @@ def targets(node: Comprehension) -> frozenset[str]:
     return frozenset(n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name))
 
 
-def parameters(node: ast.Lambda) -> frozenset[str]:
+def lambda_names(node: ast.Lambda) -> frozenset[str]:
     """Return the names that a lambda binds."""
     a = node.args
     every = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
@@ -203,7 +203,7 @@ def parameters(node: ast.Lambda) -> frozenset[str]:
 def _children(node: ast.AST) -> Iterator[tuple[ast.AST, frozenset[str]]]:
     """Yield the expressions directly below ``node``, with the names bound for each."""
     if isinstance(node, ast.Lambda):
-        yield node.body, parameters(node)
+        yield node.body, lambda_names(node)
         for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
             yield default, frozenset()
     elif isinstance(node, COMPREHENSIONS):

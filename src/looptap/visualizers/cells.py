@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from looptap.streams.stream.state_and_cost import FAILED, LIVE
 from looptap.streams.stream.stream import Stream
-from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, chosen, make
+from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, chosen_chart, make_chart
 from looptap.visualizers.charts.legends import Legend, label_of_stream, run_of
 from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.drawing.picture import Picture, Text
@@ -118,7 +118,7 @@ class Cell:
     def kinds(self) -> tuple[str, ...]:
         """The kind of chart that is drawn, and then others that show the same values."""
         with self.lock:
-            natural = chosen(self.streams[0]) if len(self.streams) == 1 else None
+            natural = chosen_chart(self.streams[0]) if len(self.streams) == 1 else None
             every = (natural.kind, *natural.others) if natural is not None and natural.others else ()
             if self.chart is None or self.chart.kind not in every:
                 return ()
@@ -138,10 +138,10 @@ class Cell:
         if self.chart is not None:
             return True
         asked = self._how.get("chart", "")
-        choice = next((found for stream in self.streams if (found := chosen(stream, asked)) is not None), None)
+        choice = next((found for stream in self.streams if (found := chosen_chart(stream, asked)) is not None), None)
         if choice is None:
             return False
-        chart = make(choice, **{**self._options, "title": self.title, "commands": self.commands})
+        chart = make_chart(choice, **{**self._options, "title": self.title, "commands": self.commands})
         ready = [stream for stream in self.streams if stream.first() is not None]
         for stream in [*ready, *(stream for stream in self.streams if stream not in ready)]:
             try:

@@ -14,7 +14,7 @@ from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.forwarding import check_options
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.visualizers.charts.legends import label_of
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.data.words import shown_text
 from looptap.visualizers.first_curves import SPEED
 from looptap.visualizers.plot import Plot
 
@@ -221,7 +221,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else "NaN" if _is_nan(value) else shown(value, _MAX_CELL_CHARACTERS)
+    return "" if value is None else "NaN" if _is_nan(value) else shown_text(value, _MAX_CELL_CHARACTERS)
 
 
 @overload

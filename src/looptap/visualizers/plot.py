@@ -21,7 +21,7 @@ from looptap.visualizers.charts.frame_history import MAX_FRAMES
 from looptap.visualizers.charts.legends import legends
 from looptap.visualizers.charts.marks import settle
 from looptap.visualizers.charts.registry import KINDS, kind_named
-from looptap.visualizers.charts.summaries import Summary, summary
+from looptap.visualizers.charts.summaries import Summary, summary_rows
 from looptap.visualizers.data.colors import SESSION
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.drawing.view import Ends, View
@@ -199,7 +199,7 @@ class Plot:
     def summary(self) -> Summary:
         """Return the final and the best value of each stream of numbers, with its run."""
         names = {key: legend.name for key, legend in self._legends.items()}
-        return summary([stream for cell in self.cells for stream in cell.streams], names)
+        return summary_rows([stream for cell in self.cells for stream in cell.streams], names)
 
     def show(self, *, place: str = "", block: bool | None = None, title: str = "") -> Any:
         """Show the plot in a window, the browser or the terminal: the first that works.

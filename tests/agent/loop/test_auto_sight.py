@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.data import DataLoader, IterableDataset
 
 from looptap.agent.agent import emit_found
-from looptap.agent.loop.sight.frames import find, kind_of_file, listed, may_come, no_value, path_to
+from looptap.agent.loop.sight.frames import find, in_sight, kind_of_file, may_come, no_value, path_to
 from looptap.integrations.auto.hooks.gradients import has_gradients
 from looptap.integrations.auto.hooks.passes import LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import ScriptAgent
@@ -52,13 +52,13 @@ def test_modules_functions_classes_and_what_an_event_has_by_itself_are_no_observ
         with pytest.raises(KeyError):
             seen(name)
     assert (sys_, rank) == (sys, 6)
-    assert {"name"} <= set(listed(sys._getframe()))
+    assert {"name"} <= set(in_sight(sys._getframe()))
 
 
 def test_variables_named_like_words_of_the_query_language_are_there_and_listed_by_no_message():
     mean, events = 5, 6
     assert (seen("mean"), seen("events")) == (mean, events)
-    assert {"mean", "events"}.isdisjoint(listed(sys._getframe()))
+    assert {"mean", "events"}.isdisjoint(in_sight(sys._getframe()))
 
 
 def test_modules_of_torch_are_found_by_the_names_of_the_script_after_its_variables():

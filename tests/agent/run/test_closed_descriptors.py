@@ -15,13 +15,14 @@ from waiting import soon
 
 import looptap
 from looptap.protocol.errors import LinkError
-from looptap.streams.native.compiled import load
+from looptap.streams.native.compiled import load_compiled
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="descriptors as Linux lists them"),
     pytest.mark.usefixtures("place", "processes"),
 ]
-parks = pytest.mark.skipif(load("_parking") is None, reason="without the compiled part libzmq ends the process")
+without = load_compiled("_parking") is None
+parks = pytest.mark.skipif(without, reason="without the compiled part libzmq ends the process")
 
 
 @contextlib.contextmanager

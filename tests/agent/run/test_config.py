@@ -22,7 +22,7 @@ from waiting import soon
 import looptap
 from looptap.agent.run import working_tree
 from looptap.agent.run.configuration import SHOWN_VARIABLES
-from looptap.agent.run.flat_settings import MAX_SETTINGS, flat
+from looptap.agent.run.flat_settings import MAX_SETTINGS, flat_settings
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.secret_names import HIDDEN
 from looptap.testing import pair
@@ -102,7 +102,7 @@ def changed():
     ],
 )  # fmt: skip
 def test_settings_of_every_usual_kind_are_flat_and_plain(config, settings):
-    found = flat(config)
+    found = flat_settings(config)
     assert found.note == ""
     assert repr(found.settings) == repr(settings)
 
@@ -121,7 +121,7 @@ def test_settings_of_other_libraries_are_read_if_they_are_there(kind):
     else:
         config = library.create_model("Config", lr=(float, 0.1))()
         settings = {"lr": 0.1}
-    assert flat(config).settings == settings
+    assert flat_settings(config).settings == settings
 
 
 class Hostile(dict):
@@ -144,13 +144,13 @@ class Evil:
 def test_nothing_that_is_handed_in_raises_runs_code_or_grows(caplog):
     endless: dict = {"lr": 0.1}
     endless["self"] = endless
-    assert flat(endless).settings["self.self.lr"] == 0.1
-    found = flat({f"n{n}": n for n in range(5000)})
+    assert flat_settings(endless).settings["self.self.lr"] == 0.1
+    found = flat_settings({f"n{n}": n for n in range(5000)})
     assert (len(found.settings), found.note) == (MAX_SETTINGS, "more than the first 1,000")
-    assert flat(Hostile()) == ({"lr": 0.1}, "those after the first 1: SystemExit while they were read")
-    assert flat(3).note == "its type is int, whose settings are not known"
-    assert len(flat({"a": "x" * 10**6}).settings["a"]) < 600
-    assert flat({"evil": Evil(), "lr": 1}).settings["lr"] == 1
+    assert flat_settings(Hostile()) == ({"lr": 0.1}, "those after the first 1: SystemExit while they were read")
+    assert flat_settings(3).note == "its type is int, whose settings are not known"
+    assert len(flat_settings({"a": "x" * 10**6}).settings["a"]) < 600
+    assert flat_settings({"evil": Evil(), "lr": 1}).settings["lr"] == 1
     for config in (Hostile(), 3, Evil(), {"evil": Evil()}, [1, 2], "text"):
         agent, run = pair("job", config=config)
         agent.emit("batch")
@@ -160,7 +160,7 @@ def test_nothing_that_is_handed_in_raises_runs_code_or_grows(caplog):
 
 
 def test_secrets_are_hidden_by_their_names():
-    found = flat(
+    found = flat_settings(
         {
             "hf_token": "x", "db": {"password": "x", "url": "pg://me:pw@host/x"}, "aws_secret_access_key": "x",
             "max_tokens": 5, "tokenizer": "gpt2", "pad_token": "<pad>", "num_keys": 3, "api_key": None, "key_dim": 64,

@@ -10,7 +10,7 @@ import pytest
 import looptap
 from looptap.streams.loop.loop_observer import LoopObserver
 from looptap.training.progress import Patience, Progress
-from looptap.training.progress.forecast.earlier_runs import MAX_EARLIER_RUNS, newest_of, stops_of
+from looptap.training.progress.forecast.earlier_runs import MAX_EARLIER_RUNS, newest_curves, stops_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stop_forecast import StopForecast
 
@@ -153,5 +153,5 @@ def test_earlier_runs_are_stopped_by_the_rule_of_now_or_left_out():
 
 
 def test_earlier_runs_with_values_that_are_no_numbers_are_left_out():
-    assert newest_of([np.array([0.5, np.nan]), np.array([]), np.array([0.5])]) == [np.array([0.5])]
-    assert len(newest_of([np.ones(3)] * 20)) == MAX_EARLIER_RUNS
+    assert newest_curves([np.array([0.5, np.nan]), np.array([]), np.array([0.5])]) == [np.array([0.5])]
+    assert len(newest_curves([np.ones(3)] * 20)) == MAX_EARLIER_RUNS

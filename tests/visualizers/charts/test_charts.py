@@ -25,7 +25,7 @@ from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.snapshots import snapshot
 from looptap.visualizers.charts.base import APPEND, FRAME
-from looptap.visualizers.charts.chart import IncompatibleStreams, chosen, make
+from looptap.visualizers.charts.chart import IncompatibleStreams, chosen_chart, make_chart
 from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.legends import legends
 from looptap.visualizers.charts.registry import KINDS
@@ -51,7 +51,7 @@ from looptap.visualizers.surfaces.live.growing import growing
 def charted(values, chart="", *, name="loss", draw=None, **how):
     """Return a chart of a stream of ``values``, updated."""
     stream = stream_of(values, name=name, **how)
-    made = make(chosen(stream, chart), **(draw or {}))
+    made = make_chart(chosen_chart(stream, chart), **(draw or {}))
     made.add(stream, chart=chart)
     made.pull()
     return made
@@ -215,7 +215,7 @@ def test_a_number_that_starts_again_is_not_x_but_one_after_a_restart_is():
     push(stream, [(1, 0.5), (2, 0.4)])
     stream.feed.add_seam("one", "two")
     push(stream, [(1, 0.3), (2, 0.2)])
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     assert chart.draw().x.title == "step"
@@ -305,11 +305,11 @@ snapshots = st.recursive(
 @example([{}], "ridgeline", "")
 def test_any_values_get_some_chart_and_no_exception(values, chart, x):
     stream = stream_of(values, name="anything")
-    choice = chosen(stream, chart)
+    choice = chosen_chart(stream, chart)
     if choice is None:
         assert all(value is None for value in values)
         return
-    made = make(choice, x=x)
+    made = make_chart(choice, x=x)
     made.add(stream, chart=chart)
     made.pull()
     picture = made.draw()
@@ -325,7 +325,7 @@ def test_any_values_get_some_chart_and_no_exception(values, chart, x):
 def test_a_pull_reads_new_values_and_returns_whether_there_were_any():
     stream = Stream("loss", fields=("step", "loss"))
     push(stream, [(1, 0.5)])
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     assert (chart.pull(), chart.pull()) == (True, False)
     push(stream, [(2, 0.25), (3, 0.125)])
@@ -344,7 +344,7 @@ def test_a_value_that_does_not_fit_becomes_a_badge_and_the_rest_is_drawn():
 def test_gaps_errors_and_forgotten_values_are_reported():
     stream = Stream("loss", buffer=10)
     push(stream, [0.5, "boom"], flags=bytes([0, ERROR]))
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     push(stream, [0.25], first=8)
@@ -416,7 +416,7 @@ def test_a_paused_chart_stays_while_its_stream_continues():
 
 def test_the_newest_points_are_kept_and_few_of_them_drawn():
     stream = stream_of(np.sin(np.arange(MAX_KEPT_POINTS + 50_000) / 1000).tolist(), name="loss")
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     picture = chart.draw()
@@ -429,7 +429,7 @@ def test_the_newest_points_are_kept_and_few_of_them_drawn():
 
 def test_a_hundred_thousand_points_take_less_than_a_second_of_a_processor():
     stream = stream_of([(float(i), i * 0.5) for i in range(100_000)], name="loss")
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     start = time.thread_time()
     chart.pull()
@@ -449,7 +449,7 @@ def test_a_late_key_of_a_dict_gets_a_line_of_its_own():
 
 def test_streams_of_one_family_share_axes_and_each_has_its_colour():
     loss, error = stream_of([(1, 0.5)], name="loss"), stream_of([0.25], name="error")
-    chart = make(chosen(loss))
+    chart = make_chart(chosen_chart(loss))
     chart.add(loss)
     chart.add(error, axis="right")
     chart.pull()
@@ -467,7 +467,7 @@ def test_streams_of_one_family_share_axes_and_each_has_its_colour():
 
 def test_streams_that_do_not_share_axes_are_refused_by_both_names_with_the_way_out():
     loss, image = stream_of([0.5], name="loss"), stream_of([np.zeros((8, 8, 3))], name="input")
-    chart = make(chosen(loss))
+    chart = make_chart(chosen_chart(loss))
     chart.add(loss)
     with pytest.raises(IncompatibleStreams, match=r"'loss' and 'input' do not share axes.*a chart of its own"):
         chart.add(image)
@@ -477,7 +477,7 @@ def test_streams_that_do_not_share_axes_are_refused_by_both_names_with_the_way_o
 
 def test_a_stream_that_later_does_not_share_axes_is_a_badge():
     loss, late = stream_of([0.5], name="loss"), Stream("late")
-    chart = make(chosen(loss))
+    chart = make_chart(chosen_chart(loss))
     chart.add(loss)
     chart.add(late)
     chart.pull()
@@ -491,7 +491,7 @@ def test_a_stream_that_later_does_not_share_axes_is_a_badge():
 
 def test_a_line_and_a_histogram_overlay_with_a_second_axis():
     line, numbers = stream_of([0.5], name="loss"), stream_of([np.arange(300.0)], name="weights")
-    chart = make(chosen(line))
+    chart = make_chart(chosen_chart(line))
     chart.add(line)
     chart.add(numbers)
     chart.pull()
@@ -514,7 +514,7 @@ def test_a_line_and_a_histogram_overlay_with_a_second_axis():
 def test_a_line_is_drawn_over_the_chosen_column(x, numbers, title):
     stream = Stream("s", fields=("step", "epoch", "loss", "lr"))
     push(stream, [(10, 1, 0.5, 0.1), (20, 1, 0.25, 0.1)], clock=100.0)
-    chart = make(chosen(stream), x=x)
+    chart = make_chart(chosen_chart(stream), x=x)
     chart.add(stream)
     chart.pull()
     picture = chart.draw()
@@ -533,7 +533,7 @@ def test_a_stream_of_several_ranks_has_a_line_for_each():
     for number, (rank, step) in enumerate([(0, 1), (1, 1), (0, 2), (1, 2)], 1):
         value = (step, 10.0 * rank + step)
         stream.publish(Batch(number, array("q", [step]), array("d", [1.0]), [value], rank=rank))
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     lines = chart.draw().marks
@@ -550,7 +550,7 @@ def test_a_stream_of_several_ranks_has_a_line_for_each():
 def test_commands_are_drawn_at_their_events():
     stream = Stream("loss", on="batch", fields=("step", "loss"))
     push(stream, [(10 * n, 0.5) for n in range(5)], clock=100.0)
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     commands = Stream("commands")
     chart.commands.add(commands)
@@ -569,7 +569,7 @@ def test_a_command_between_two_thinned_values_is_drawn_at_its_own_event(x, at):
     events = [1, 470, 590, 620]
     values = [(2 * event, 0.05 if event < 539 else 0.01) for event in events]
     stream.publish(Batch(1, array("q", events), array("d", map(float, events)), values, 100.0))
-    chart = make(chosen(stream), x=x)
+    chart = make_chart(chosen_chart(stream), x=x)
     chart.add(stream)
     chart.commands.add([{"what": "checkpoint", "outcome": "done", "event": "batch", "number": 506}])
     chart.pull()
@@ -591,7 +591,7 @@ def test_a_restart_is_a_mark_and_a_gap_in_the_line():
     push(stream, [(1, 1.0), (2, 2.0)])
     stream.feed.add_seam("run-1", "run-2", after=2)
     push(stream, [(1, 3.0), (2, 4.0)])
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     np.testing.assert_equal(chart.draw().marks[0].y, [1, 2, np.nan, 3, 4])
@@ -602,7 +602,7 @@ def test_the_words_of_commands_have_precedence_over_those_of_the_budget():
     stream = Stream("loss", on="batch", fields=("step", "loss"))
     push(stream, [(step, 1.0) for step in range(1, 9)])
     stream.limited = (LimitedStretch(5, 6),)
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.commands.add([{"name": "lr", "old": 0.1, "new": 0.2, "outcome": "done", "event": "batch", "number": 2}])
     chart.pull()
@@ -617,7 +617,7 @@ def gapped(values, fields, chart="", *, name="loss"):
     push(stream, values[3:5], first=6)
     stream.feed.skip_to(7, unknown=True)
     push(stream, values[5:], first=8)
-    made = make(chosen(stream, chart))
+    made = make_chart(chosen_chart(stream, chart))
     made.add(stream, chart=chart)
     made.pull()
     return made
@@ -650,7 +650,7 @@ def test_a_point_between_two_gaps_is_seen():
     stream = Stream("loss")
     for first in (1, 3, 5):
         push(stream, [float(first)], first=first)
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     line, points = chart.draw().marks
@@ -665,7 +665,7 @@ def test_gaps_and_extremes_stay_in_a_line_that_is_thinned(monkeypatch, missing):
     stream = Stream("loss")
     push(stream, np.random.default_rng(0).random(30_000).tolist())
     push(stream, np.random.default_rng(1).random(30_000).tolist(), first=40_001)
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     (line,) = chart.draw().marks
@@ -679,7 +679,7 @@ def test_gaps_and_extremes_stay_in_a_line_that_is_thinned(monkeypatch, missing):
 def test_a_query_that_was_evaluated_less_often_says_so_also_when_that_is_over():
     stream = Stream("norms")
     push(stream, [1.0, 2.0])
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     chart.pull()
     stream.thinned = True
@@ -692,7 +692,7 @@ def test_a_query_that_was_evaluated_less_often_says_so_also_when_that_is_over():
 def test_earlier_frames_can_be_shown_again():
     stream = Stream("weights")
     push(stream, [np.full(4, float(n)) for n in range(5)])
-    chart = make(chosen(stream), keep=3)
+    chart = make_chart(chosen_chart(stream), keep=3)
     chart.add(stream)
     chart.pull()
     assert chart.draw().frame == (2, 3)
@@ -719,7 +719,7 @@ def test_a_film_has_a_picture_of_each_frame():
 
 def test_frames_are_bounded_in_bytes_and_the_newest_is_always_there():
     stream = stream_of([np.full((100, 100), float(n)) for n in range(20)], name="w")
-    chart = make(chosen(stream), keep_bytes=250_000)
+    chart = make_chart(chosen_chart(stream), keep_bytes=250_000)
     chart.add(stream)
     chart.pull()
     assert chart.frames == 3
@@ -732,7 +732,7 @@ def test_two_streams_of_frames_show_the_same_moment():
         often.publish(Batch(n, array("q", [n]), array("d", [float(n)]), [np.full(3, float(n))]))
     for n, at in enumerate((1, 4), 1):
         seldom.publish(Batch(n, array("q", [at]), array("d", [float(at)]), [np.full(3, 10.0 * at)]))
-    chart = make(chosen(often))
+    chart = make_chart(chosen_chart(often))
     chart.add(often)
     chart.add(seldom)
     chart.pull()
@@ -884,7 +884,7 @@ def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():
 
 def test_an_unknown_field_or_axis_is_named():
     stream = stream_of([(1, 2)], name="s", fields=("step", "loss"))
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     with pytest.raises(ValueError, match="axis='top' must be 'left' or 'right'"):
         chart.add(stream, axis="top")
     chart.add(stream, y=["lr"])
@@ -896,7 +896,7 @@ def test_an_unknown_field_or_axis_is_named():
 
 def test_points_are_coloured_by_a_field():
     stream = stream_of([(1, 2, 0.5), (3, 4, 0.25)], name="s", fields=("x", "y", "loss"))
-    chart = make(chosen(stream, "scatter"), x="x")
+    chart = make_chart(chosen_chart(stream, "scatter"), x="x")
     chart.add(stream, chart="scatter", color="loss")
     chart.pull()
     (points,) = chart.draw().marks
@@ -909,7 +909,7 @@ def test_nothing_of_a_chart_grows_without_bound():
     for n in range(3000):
         push(stream, [{f"key{n}": float(n)}])
         if chart is None:
-            chart = make(chosen(stream))
+            chart = make_chart(chosen_chart(stream))
             chart.add(stream)
         chart.pull()
     assert len(chart.series[0].data["names"]) == 200
@@ -919,7 +919,7 @@ def test_nothing_of_a_chart_grows_without_bound():
 def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
     stream = Stream("loss")
     push(stream, [1.0])
-    chart = make(chosen(stream))
+    chart = make_chart(chosen_chart(stream))
     chart.add(stream)
     errors, over = [], threading.Event()
 

@@ -29,9 +29,9 @@ from looptap.visualizers.surfaces.live.growing import growing
 from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.notebook import kernels
 from looptap.visualizers.surfaces.notebook.canvas import Canvas
-from looptap.visualizers.surfaces.notebook.overview import overview, table
+from looptap.visualizers.surfaces.notebook.overview import html_table, overview
 from looptap.visualizers.surfaces.notebook.panel import panel
-from looptap.visualizers.surfaces.notebook.stills import png
+from looptap.visualizers.surfaces.notebook.stills import png_of_pictures
 from looptap.visualizers.surfaces.pages.frames import Column, Growing, SentFrame, frame_of
 
 # ------------------------------------------------------------ pages
@@ -180,7 +180,7 @@ def test_a_stream_with_another_run_in_it_is_sent_as_it_is_drawn():
 
 def test_a_still_is_a_small_png_that_says_its_name_at_the_start():
     line = Picture((Line(np.arange(9.0), np.arange(9.0), name="a"),))
-    made = png([line, Picture((Text(("waiting",)),))], 1, "looptap-x")
+    made = png_of_pictures([line, Picture((Text(("waiting",)),))], 1, "looptap-x")
     assert made.startswith(b"\x89PNG")
     assert b"looptap-x" in made[:300]
     assert len(made) < 60_000
@@ -213,15 +213,15 @@ def test_one_chart_that_fails_leaves_the_others_moving(caplog):
 def test_a_kernel_that_takes_messages_only_between_cells_says_so(monkeypatch):
     monkeypatch.setattr(kernels, "pulse", kernels.KernelPulse())
     monkeypatch.setattr(kernels, "shell", lambda: Shell(able=False))
-    assert "when the running cell ends" in kernels.note()
+    assert "when the running cell ends" in kernels.waiting_note()
     monkeypatch.setattr(kernels, "shell", lambda: Shell(able=True))
-    assert kernels.note() == ""
+    assert kernels.waiting_note() == ""
     kernels.pulse.hear()  # on the thread of the cells, in spite of it
-    assert "when the running cell ends" in kernels.note()
+    assert "when the running cell ends" in kernels.waiting_note()
     threading_hear = threading.Thread(target=kernels.pulse.hear)
     threading_hear.start()
     threading_hear.join()
-    assert kernels.note() == ""
+    assert kernels.waiting_note() == ""
 
 
 class Shell:
@@ -407,7 +407,7 @@ def test_a_viewer_sees_an_overview_without_the_settings(directory):
 
 
 def test_a_table_escapes_its_cells():
-    assert "<script>" not in table("t", ("a",), [("<script>",)])
+    assert "<script>" not in html_table("t", ("a",), [("<script>",)])
 
 
 def test_a_cell_is_pulled_and_drawn_by_others_while_its_live_chart_is_shown():

@@ -25,7 +25,7 @@ from PIL import Image
 
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces import capabilities, page, terminal
-from looptap.visualizers.surfaces.capabilities import choose
+from looptap.visualizers.surfaces.capabilities import choose_place
 
 BLUE = "#066299"
 JOB = """
@@ -181,20 +181,20 @@ def test_a_toolkit_that_fails_is_passed_over_with_its_own_words(bare, monkeypatc
     monkeypatch.setenv("QT_QPA_PLATFORM", "nothing")
     monkeypatch.setitem(sys.modules, "tkinter", None)
     monkeypatch.setattr("webbrowser.get", lambda: None)
-    found = choose()
+    found = choose_place()
     assert found.name == "browser"
     assert "this Python has no tkinter" in str(found)
     assert "Qt does not start: " in str(found)
     monkeypatch.setattr(capabilities, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
-    assert str(choose()).startswith("the terminal, because matplotlib is not installed (pip install")
+    assert str(choose_place()).startswith("the terminal, because matplotlib is not installed (pip install")
 
 
 def test_settings_of_matplotlib_come_first(bare, monkeypatch, screen):
     matplotlib.rcParams._set("backend", "svg")
-    assert str(choose()).startswith("the terminal, because matplotlib is set to use svg; there is no display")
+    assert str(choose_place()).startswith("the terminal, because matplotlib is set to use svg; there is no display")
     matplotlib.rcParams._set("backend", "gtk3agg")
     monkeypatch.setenv("DISPLAY", screen)
-    assert str(choose()) == "a window (gtk3agg, the backend given to matplotlib)"
+    assert str(choose_place()) == "a window (gtk3agg, the backend given to matplotlib)"
 
 
 def test_a_page_shows_the_charts_without_scripts_and_escaped(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from looptap.agent.control.job_hooks import JobHooks, Trigger, short
+from looptap.agent.control.job_hooks import JobHooks, Trigger, short_result
 from looptap.agent.control.process_group import group
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
@@ -256,7 +256,7 @@ class LoopCommand:
         state = TorchStateGuard()
         try:
             with state:
-                self.note(saved=short(function()))
+                self.note(saved=short_result(function()))
         except BaseException as error:
             state.restore()  # as above
             error.add_note("This was the checkpoint before the change, which was not made.")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.control.command import DONE, CommandResult, FollowUp, LoopCommand
-from looptap.agent.control.job_hooks import JobHooks, Trigger, short
+from looptap.agent.control.job_hooks import JobHooks, Trigger, short_result
 from looptap.agent.control.knobs.controls import BoundControl, ControlChange
 from looptap.agent.control.knobs.optimizer_controls import FREEZE, SCALE, THAW
 from looptap.agent.control.process_group import group
@@ -15,7 +15,7 @@ from looptap.agent.control.profiling.memory_recorder import MemoryRecorder
 from looptap.agent.control.profiling.step_profiler import StepProfiler
 from looptap.agent.control.profiling.step_recorder import MAX_STEPS, StepRecorder
 from looptap.agent.loop.event_sources import EventCommand
-from looptap.agent.queries.code_loading import code_of
+from looptap.agent.queries.code_loading import loaded_code
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord
@@ -155,7 +155,7 @@ class CallTrigger(LoopCommand):
     def apply(self, event: Event) -> CommandResult:
         """Call the function."""
         assert self._trigger is not None
-        return CommandResult(short(self._trigger.function()))
+        return CommandResult(short_result(self._trigger.function()))
 
     def release(self) -> None:
         """Release the function."""
@@ -238,7 +238,7 @@ class RunCode(LoopCommand):
     def check(self) -> tuple[str, ...]:
         """Compile the code. Raises QueryError."""
         assert self._code is not None
-        pipeline = self._queries.compiled(code_of(self._code), unsafe=True)
+        pipeline = self._queries.compiled(loaded_code(self._code), unsafe=True)
         if not isinstance(pipeline, Mapped):
             raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
         self._pipeline, self.source = pipeline, pipeline.text

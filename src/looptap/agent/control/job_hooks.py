@@ -137,7 +137,7 @@ class _EachOf(LoopObserver):
                 log.warning("looptap: %s of an exposed object raised %r.", type(observer).__name__, error)
 
 
-def short(value: Any) -> Any:
+def short_result(value: Any) -> Any:
     """Return a host function's result as plain data if that is small, else its repr."""
     try:
         return snapshot(value, MAX_RESULT_BYTES)[0]

@@ -12,7 +12,7 @@ from itertools import accumulate, chain, repeat
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from looptap.streams.columns.value_columns import ValueColumns, as_columns, joined
+from looptap.streams.columns.value_columns import ValueColumns, as_columns, joined_columns
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.snapshots import NUMBERS
 
@@ -149,7 +149,7 @@ def _joined(parts: Sequence[Batch]) -> Batch:
     for part in parts:
         events += part.events
         times += part.times
-    values: Sequence[Any] | None = joined([part.values for part in parts])
+    values: Sequence[Any] | None = joined_columns([part.values for part in parts])
     if values is None:  # texts of too many kinds
         values = [*chain.from_iterable(part.values for part in parts)]
     return Batch(first, events, times, values, nbytes=bytes_in(parts))

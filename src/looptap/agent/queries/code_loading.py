@@ -13,7 +13,7 @@ from looptap.protocol.messages import Code
 from looptap.streams.errors import QueryError
 
 
-def code_of(code: Code) -> str | Callable[..., Any]:
+def loaded_code(code: Code) -> str | Callable[..., Any]:
     """Load the text or the function of ``code``. Raises QueryError."""
     if code.text:
         return code.text

@@ -27,7 +27,7 @@ def notes_of_missing(on: str, seen: Sequence[str], *, likely: bool) -> list[str]
             "function, exception, and the variables that it has then"
         ]
     near = nearest(on, seen)
-    there = f"no {on!r} event so far, only {listed(seen)}." if seen else "no event of any type so far."
+    there = f"no {on!r} event so far, only {listed_names(seen)}." if seen else "no event of any type so far."
     notes = [f"{there}{' ' * bool(near)}{near}"]
     if emits_are_compiled(likely=likely and not near):
         notes.append("emit does nothing inside a function that torch.compile compiles: call it outside")
@@ -59,7 +59,7 @@ def emits_are_compiled(likely: bool) -> bool:
     return bool(likely and graphs) or any("emit" in code.co_names for code in compiled if code is not None)
 
 
-def listed(names: Sequence[str]) -> str:
+def listed_names(names: Sequence[str]) -> str:
     """Format names as a sentence of bounded length."""
     more = len(names) - MAX_LISTED_NAMES
     return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")

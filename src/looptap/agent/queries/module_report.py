@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from looptap.agent.loop.event_sources import EventSources
-from looptap.agent.loop.hooks.query_hooks import models_of
+from looptap.agent.loop.hooks.query_hooks import models_among
 from looptap.protocol.replies import ModuleInfo, ModuleReport
 from looptap.streams.values.modules.module_read import WILDCARDS
 from looptap.streams.values.modules.named_modules import NamedModule, walk
@@ -23,7 +23,7 @@ def module_report(sources: EventSources, pattern: str = "") -> ModuleReport:
 
     Without wildcards it is a part of a name.
     """
-    exposed = models_of(sources.exposed)
+    exposed = models_among(sources.exposed)
     models = exposed | {name: model for name, model in _seen(sources).items() if name not in exposed}
     listed: list[ModuleInfo] = []
     left_out = 0

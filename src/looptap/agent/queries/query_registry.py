@@ -19,8 +19,8 @@ from looptap.agent.loop.calls.call_events import CallEvents
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
 from looptap.agent.loop.overhead_budget import Account, OverheadBudget
-from looptap.agent.queries.code_loading import code_of
-from looptap.agent.queries.event_notes import listed, notes_of_groups, notes_of_missing
+from looptap.agent.queries.code_loading import loaded_code
+from looptap.agent.queries.event_notes import listed_names, notes_of_groups, notes_of_missing
 from looptap.agent.queries.hooked_query import hooked
 from looptap.agent.queries.observable_names import check_names
 from looptap.protocol import messages as m
@@ -33,7 +33,7 @@ from looptap.streams.harmless.plain import of_class
 from looptap.streams.language import builtins
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.language.observables_read import observables_read
-from looptap.streams.language.rank_windows import RankWindowStage, aligned, check
+from looptap.streams.language.rank_windows import RankWindowStage, aligned, check_mergeable
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.reducing import Reducing
@@ -97,7 +97,7 @@ class QueryRegistry:
         drawn, _ = self._panel(attach.code.text.strip())
         throttle = attach.throttle or (LINE_INTERVAL_SECONDS if drawn else 0.0)
         asked = pipeline = self.compiled(
-            code_of(attach.code), attach.window, attach.every, throttle, unsafe=attach.unsafe
+            loaded_code(attach.code), attach.window, attach.every, throttle, unsafe=attach.unsafe
         )
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
@@ -105,7 +105,7 @@ class QueryRegistry:
                 raise QueryError(
                     "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
                 )
-            condition = self.compiled(code_of(attach.when), unsafe=attach.unsafe)
+            condition = self.compiled(loaded_code(attach.when), unsafe=attach.unsafe)
             recorder = FlightRecorder(condition, attach.before, attach.after)
         if attach.align:
             pipeline = _aligned(pipeline, attach)
@@ -199,7 +199,7 @@ class QueryRegistry:
             near = nearest(event, seen)
             notes.append(
                 f"latest({event!r}) is None until there is such an event; so far "
-                f"{f'only {listed(seen)}' if seen else 'there was no event of any type'}.{' ' * bool(near)}{near}"
+                f"{f'only {listed_names(seen)}' if seen else 'there was no event of any type'}.{' ' * bool(near)}{near}"
             )
         return notes + (notes_of_groups(query.on, self._groups, seen) if query.grouped else [])
 
@@ -384,7 +384,7 @@ def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
         raise QueryError(f"combine= needs the same events on all ranks, and {which} picks others on each.")
     if not isinstance(pipeline, Reducing):
         if attach.align == m.STATES:
-            check(pipeline)
+            check_mergeable(pipeline)
         return pipeline
     return aligned(pipeline, attach.origin, attach.align == m.STATES)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent.run.flat_settings import FlatSettings, flat, shortened
+from looptap.agent.run.flat_settings import FlatSettings, flat_settings, shortened
 from looptap.agent.run.working_tree import Diff, uncommitted
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.run_config import BEING_READ, RunConfig
@@ -49,7 +49,7 @@ class Configuration:
 
     def __init__(self, run: RunInfo, config: Any = None) -> None:
         self._run, self._given = run, config is not None
-        settings, note = flat(config) if self._given else FlatSettings({})
+        settings, note = flat_settings(config) if self._given else FlatSettings({})
         if note:
             log.warning("looptap: some of config= is left out: %s.", note)
         self._facts = RunConfig(

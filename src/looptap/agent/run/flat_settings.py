@@ -33,10 +33,10 @@ class FlatSettings(NamedTuple):
     note: str = ""
 
 
-def flat(config: Any) -> FlatSettings:
+def flat_settings(config: Any) -> FlatSettings:
     """Return ``config`` as flat settings, with dots in nested names. Raises nothing.
 
-    >>> flat({"lr": 0.1, "model": {"width": 64, "act": "relu"}, "api_key": "xyz"}).settings
+    >>> flat_settings({"lr": 0.1, "model": {"width": 64, "act": "relu"}, "api_key": "xyz"}).settings
     {'lr': 0.1, 'model.width': 64, 'model.act': 'relu', 'api_key': '(hidden)'}
     """
     found: dict[str, Any] = {}

@@ -219,7 +219,7 @@ def _row(table: ScalarTable) -> ScalarRow:
     )  # fmt: skip
 
 
-def command_of(record: CommandRecord) -> QueuedCommand:
+def kept_command(record: CommandRecord) -> QueuedCommand:
     """Return a command's record as it is stored, and as a value of its stream."""
     new = record.new if record.result is None else record.result
     return QueuedCommand(

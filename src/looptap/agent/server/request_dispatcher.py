@@ -32,7 +32,7 @@ from looptap.agent.server.declared_streams import DeclaredStreams
 from looptap.agent.server.exporter import Pacing, ValueExporter
 from looptap.agent.server.heartbeat import Heartbeat
 from looptap.agent.server.liveness import LoopLiveness
-from looptap.agent.server.recording import RunRecorder, command_of
+from looptap.agent.server.recording import RunRecorder, kept_command
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.statistics import StatisticsReporter
 from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession
@@ -383,7 +383,7 @@ class RequestDispatcher:
     def _report(self, command: LoopCommand) -> None:
         if not command.reported:
             command.reported = True
-            kept = command_of(command.record)
+            kept = kept_command(command.record)
             self.declared_streams.command(kept)
             if self.recorder is not None:
                 self.recorder.record_command(kept)

@@ -14,7 +14,7 @@ from looptap.agent.control.unsafe_queries import UnsafeQueries
 from looptap.agent.handoff.value_ring import Cursor, RingSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
-from looptap.agent.queries.code_loading import code_of
+from looptap.agent.queries.code_loading import loaded_code
 from looptap.agent.queries.history_replay import HistoryReplays
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.agent.queries.shared_queries import SharedQueries, SharedQuery
@@ -119,7 +119,7 @@ class SubscriptionManager:
         declared = None if ask.of_stream else self._declared_source(ask.of)
         source = self._source_of(self.stream(client, ask.of_stream)) if declared is None else declared.query
         query = self._queries.derived(
-            source, ask.of or source.name, code_of(ask.code), self._outbox.open(), name=ask.name, window=ask.window,
+            source, ask.of or source.name, loaded_code(ask.code), self._outbox.open(), name=ask.name, window=ask.window,
             every=ask.every, throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget, unsafe=ask.unsafe,
         )  # fmt: skip
         query.late = bool(ask.of_stream) and self.stream(client, ask.of_stream).source.number >= ask.every

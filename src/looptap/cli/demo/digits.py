@@ -22,7 +22,7 @@ from looptap.client.streams.live import LiveStream
 from looptap.streams.durations import short_time
 from looptap.streams.errors import LooptapError
 from looptap.streams.text import cut
-from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
+from looptap.visualizers.drawing.backends.blocks import bar, shaded, side_by_side, sparkline
 
 MAX_SHOW_SECONDS = 25.0
 """The longest show, on a slow machine."""
@@ -110,7 +110,7 @@ class Digits:
         rows = {row["image"].tobytes(): row for value in self.worst.values[-MAX_WORST_VALUES:] for row in value}
         most = min(MAX_DIGITS, (width + 3) // 23)
         blocks = [_block(row) for row in nlargest(most, rows.values(), key=lambda row: row["by"])]
-        return [line.rstrip() for line in beside(blocks)]
+        return [line.rstrip() for line in side_by_side(blocks)]
 
     def summary(self) -> Iterator[Any]:
         """Print the values and the cost of each stream."""

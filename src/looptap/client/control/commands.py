@@ -18,7 +18,7 @@ from looptap.client.control.two_phase import agreed, meant, records_of_all
 from looptap.client.control.undoing import NewestChange, newest_change
 from looptap.client.ranks.ranks import ALL, Ranks, split_replies
 from looptap.client.session.session import Session
-from looptap.client.streams.code import all_named, code_of, name_of
+from looptap.client.streams.code import all_named, code_of, query_name
 from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer
@@ -291,7 +291,7 @@ class ControlClient:
         """
         all_named("call(function", unnamed)
         id, code = id or os.urandom(16).hex(), code_of(function)
-        self._session.vitals.asked(name_of(function))
+        self._session.vitals.asked(query_name(function))
 
         def message(session: Session, count: int) -> m.Call:
             return m.Call(session.requests.number(), id, code, on, checkpoint, count)

@@ -40,7 +40,7 @@ def code_of(code: str | Callable[..., Any]) -> Code:
         return Code(text=code)
     if not callable(code):
         raise QueryError(f"a query is text or a function, not {_article(code)} {type(code).__name__}: {code!r:.80}")
-    text = source_of(code) or ""
+    text = portable_source(code) or ""
     if text and isinstance(code, types.FunctionType) and not KINDS.isdisjoint(_globals_of(code.__code__)):
         return Code(text=text)  # names of modules are read from the text
     return Code(text=text, pickled=_pickled(code), python=sys.version_info[:2])
@@ -50,12 +50,12 @@ def _article(value: object) -> str:
     return "an" if type(value).__name__[0].lower() in "aeiou" else "a"
 
 
-def name_of(code: str | Callable[..., Any]) -> str:
+def query_name(code: str | Callable[..., Any]) -> str:
     """Return the default name of a query's stream."""
     if isinstance(code, str):
         return " ".join(code.split())
     name = getattr(code, "__name__", type(code).__name__)
-    return (source_of(code) or name) if name == "<lambda>" else str(name)
+    return (portable_source(code) or name) if name == "<lambda>" else str(name)
 
 
 # ---------------------------------------------------------------- by value
@@ -214,10 +214,10 @@ def _installed(module: types.ModuleType) -> bool:
 # ---------------------------------------------------------------- as text
 
 
-def source_of(code: Callable[..., Any]) -> str | None:
+def portable_source(code: Callable[..., Any]) -> str | None:
     """Return the source of a function that uses only the language's names, or None.
 
-    >>> source_of(lambda e: e.loss * 2)
+    >>> portable_source(lambda e: e.loss * 2)
     'lambda e: e.loss * 2'
     """
     if not isinstance(code, types.FunctionType) or code.__closure__ or not _only_known_names(code):

@@ -35,14 +35,14 @@ class ModelModules(Mapping[str, ModuleInfo]):
 
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
-        lines = [f"{name:{width}}  {line_of(one)}" for name, one in self.items()]
+        lines = [f"{name:{width}}  {module_line(one)}" for name, one in self.items()]
         if self.left_out:
             lines.append(f"and {self.left_out:,} more modules")
         none = "<no modules: the job exposes no model, and none was passed to an event>"
         return "\n".join(lines) or ("<no modules of this name>" if self.models else none)
 
 
-def line_of(module: ModuleInfo) -> str:
+def module_line(module: ModuleInfo) -> str:
     """Return class, parameters, shapes and problem of a module as a line."""
     frozen = module.parameters - module.trained
     facts = [

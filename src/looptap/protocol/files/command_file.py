@@ -36,10 +36,10 @@ _VALUES = ("value", "old", "new")  # kept even if 0, False or ""
 _HEAD = "# Commands of {run}: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)\n"
 
 
-def text_of(records: Iterable[Mapping[str, Any]], run: str) -> str:
+def file_text(records: Iterable[Mapping[str, Any]], run: str) -> str:
     """Return the text of the file, failed and refused commands included.
 
-    >>> print(text_of([{"event": "batch", "number": 3, "what": "set", "name": "lr", "value": 1e-05}], "a"), end="")
+    >>> print(file_text([{"event": "batch", "number": 3, "what": "set", "name": "lr", "value": 1e-05}], "a"), end="")
     # Commands of a: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)
     - {event: batch, number: 3, what: set, name: lr, value: 1.0e-05}
     """
@@ -59,7 +59,7 @@ def save_commands(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
     beside = target.with_name(f"{target.name}.{os.urandom(8).hex()}.part")
     try:
         with open_for_writing(beside, new=True) as file:
-            file.write(text_of(records, run).encode())
+            file.write(file_text(records, run).encode())
         return beside.replace(target)
     except BaseException:
         beside.unlink(missing_ok=True)

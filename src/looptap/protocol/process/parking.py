@@ -14,9 +14,9 @@ from typing import Any
 
 import zmq
 
-from looptap.streams.native.compiled import load
+from looptap.streams.native.compiled import load_compiled
 
-_native: Any = load("_parking")
+_native: Any = load_compiled("_parking")
 _claimed: dict[int, Callable[[], None]] = {}  # by the system's number of a thread
 
 

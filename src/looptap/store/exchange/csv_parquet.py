@@ -18,7 +18,7 @@ from looptap.protocol.values.number_checks import unboxed
 from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_events import ScalarPoint, write_points
 from looptap.streams.stream.buffer import Record
-from looptap.streams.stream.cells import about_names, as_cell_value, column_names, elements, table_columns
+from looptap.streams.stream.cells import about_names, as_cell_value, column_elements, column_names, table_columns
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import as_cell
 
@@ -39,7 +39,7 @@ def to_csv(stream: Stream, place: Path | IO[bytes]) -> int:
         table = csv.writer(file)
         table.writerow(map(_cell, [*about_names(columns), *columns]))
         for record in _values(stream):
-            cells = map(_cell, elements(record.value, columns))
+            cells = map(_cell, column_elements(record.value, columns))
             table.writerow([record.number, record.event, record.rank, record.time, record.wall, *cells])
             count += 1
     return count
@@ -79,7 +79,7 @@ def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
 def _points(stream: Stream) -> Iterator[ScalarPoint]:
     for record in _values(stream):
         names = column_names(stream.fields, record.value)
-        for name, element in zip(names, elements(record.value, names), strict=True):
+        for name, element in zip(names, column_elements(record.value, names), strict=True):
             number = _number(element)
             if number is not None:
                 tag = stream.name if names == ["value"] else f"{stream.name}/{name}"

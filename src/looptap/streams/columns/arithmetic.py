@@ -32,10 +32,10 @@ class NotInColumns(Exception):
     """An operation that is left to the evaluation value by value."""
 
 
-def as_array(values: Sequence[Any]) -> NDArray[Any] | Sequence[Any]:
+def number_array(values: Sequence[Any]) -> NDArray[Any] | Sequence[Any]:
     """Return numbers of one type as an array, other values as they are.
 
-    >>> as_array([1, 2]), as_array([1, 2.5]), as_array([2**63])
+    >>> number_array([1, 2]), number_array([1, 2.5]), number_array([2**63])
     (array([1, 2]), [1, 2.5], [9223372036854775808])
     """
     kinds = set(map(type, values))
@@ -72,10 +72,10 @@ def picked(value: Operand, mask: Mask) -> Operand:
     return list(compress(value, mask.tolist())) if isinstance(value, list) else value
 
 
-def chosen(mask: Mask, true: Operand, false: Operand) -> Operand:
+def selected(mask: Mask, true: Operand, false: Operand) -> Operand:
     """Return the values of ``true`` where ``mask`` is, and of ``false`` elsewhere.
 
-    >>> chosen(np.array([True, False, True]), [1, None], 0.5)
+    >>> selected(np.array([True, False, True]), [1, None], 0.5)
     [1, 0.5, None]
     """
     kind = _kind(true)
@@ -87,7 +87,7 @@ def chosen(mask: Mask, true: Operand, false: Operand) -> Operand:
     return [next(sides[which]) for which in mask.tolist()]
 
 
-def truth(value: Operand) -> Mask | bool:
+def truth_mask(value: Operand) -> Mask | bool:
     """Return which values are true; one bool if all are, or none is."""
     if isinstance(value, np.ndarray):
         mask: Mask = value if value.dtype.kind == "b" else value != 0
@@ -100,14 +100,14 @@ def truth(value: Operand) -> Mask | bool:
 
 
 def opposite(true: Mask | bool) -> Mask | bool:
-    """Return where what `truth` has returned is false."""
+    """Return where what `truth_mask` has returned is false."""
     return not true if isinstance(true, bool) else ~true
 
 
-def each(function: Callable[..., Any], *operands: Operand) -> Operand:
+def elementwise(function: Callable[..., Any], *operands: Operand) -> Operand:
     """Return what ``function`` gives for the numbers of the operands, one by one.
 
-    >>> each(round, np.array([1.5, 2.5]))
+    >>> elementwise(round, np.array([1.5, 2.5]))
     array([2, 2])
     """
     if any(not are_numbers(operand) for operand in operands):
@@ -127,7 +127,7 @@ def _mapped(function: Callable[..., Any], operands: Sequence[Operand]) -> Operan
             columns.append(repeat(operand))
     if all(isinstance(column, repeat) for column in columns):
         return function(*operands)
-    return as_array(list(map(function, *columns)))
+    return number_array(list(map(function, *columns)))
 
 
 def are_numbers(value: Operand) -> bool:
@@ -189,7 +189,7 @@ def _exactly(python: Any, ufunc: Any, bound: Any, limit: int, a: Operand, b: Ope
     kinds = _kinds(a, b)
     x, y = (_as_ints(a), _as_ints(b)) if kinds else (a, b)
     if not kinds or ("f" not in kinds and bound(_magnitude(x), _magnitude(y)) >= limit):
-        return each(python, a, b)
+        return elementwise(python, a, b)
     if ufunc is np.true_divide and not np.all(y):
         raise ZeroDivisionError
     return ufunc(x, y)
@@ -198,7 +198,7 @@ def _exactly(python: Any, ufunc: Any, bound: Any, limit: int, a: Operand, b: Ope
 def _floored(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
     if isinstance(a, np.ndarray) and a.dtype.kind in "ib" and type(b) is int and 0 < b < _INT_LIMIT:
         return ufunc(_as_ints(a), b)
-    return each(python, a, b)
+    return elementwise(python, a, b)
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -210,19 +210,19 @@ def _power(a: Any, b: Any) -> Any:
 def _bitwise(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
     kinds = _kinds(a, b)
     if not kinds or "f" in kinds:
-        return each(python, a, b)
+        return elementwise(python, a, b)
     return ufunc(a, b) if set(kinds) == {"b"} else ufunc(_as_ints(a), _as_ints(b))
 
 
 def _signed(python: Any, ufunc: Any, a: Operand) -> Operand:
     if isinstance(a, np.ndarray) and (a.dtype.kind != "i" or _magnitude(a) < _INT_LIMIT):
         return ufunc(_as_ints(a))
-    return each(python, a)
+    return elementwise(python, a)
 
 
 def _negation(a: Operand) -> Operand:
     """Return ``not a``."""
-    return opposite(truth(a))
+    return opposite(truth_mask(a))
 
 
 _UFUNCS: dict[Any, Any] = {
@@ -231,10 +231,10 @@ _UFUNCS: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def compare(python: Callable[[Any, Any], Any], a: Operand, b: Operand) -> Operand:
+def compared(python: Callable[[Any, Any], Any], a: Operand, b: Operand) -> Operand:
     """Return the comparison of the operands, of which ``python`` is the operator.
 
-    >>> compare(operator.lt, np.array([1, 2]), 2)
+    >>> compared(operator.lt, np.array([1, 2]), 2)
     array([ True, False])
     """
     kinds, ufunc, x, y = _kinds(a, b), _UFUNCS.get(python), _as_ints(a), _as_ints(b)
@@ -252,7 +252,7 @@ def _extreme(python: Any, better: Any, *operands: Operand) -> Operand:
         raise NotInColumns
     kinds = set(map(_kind, operands))
     if len(kinds) > 1 or kinds == {""} or all(map(_constant, operands)):
-        return each(python, *operands)
+        return elementwise(python, *operands)
     found, *rest = operands
     for operand in rest:
         found = np.where(better(operand, found), operand, found)
@@ -265,13 +265,13 @@ IN_COLUMNS: dict[Callable[..., Any], Callable[..., Operand]] = {
     operator.mul: partial(_exactly, operator.mul, np.multiply, operator.mul, _INT_LIMIT),
     operator.truediv: partial(_exactly, operator.truediv, np.true_divide, max, _EXACT_INT_LIMIT + 1),
     operator.floordiv: partial(_floored, operator.floordiv, np.floor_divide),
-    operator.mod: partial(_floored, operator.mod, np.remainder), operator.pow: partial(each, _power),
+    operator.mod: partial(_floored, operator.mod, np.remainder), operator.pow: partial(elementwise, _power),
     operator.and_: partial(_bitwise, operator.and_, np.bitwise_and),
     operator.or_: partial(_bitwise, operator.or_, np.bitwise_or),
     operator.xor: partial(_bitwise, operator.xor, np.bitwise_xor),
     operator.neg: partial(_signed, operator.neg, np.negative),
     operator.pos: partial(_signed, operator.pos, np.positive),
-    operator.not_: _negation, abs: partial(_signed, abs, np.absolute), pow: partial(each, _power),
+    operator.not_: _negation, abs: partial(_signed, abs, np.absolute), pow: partial(elementwise, _power),
     max: partial(_extreme, max, np.greater), min: partial(_extreme, min, np.less),
 }  # fmt: skip
 """Operators and functions of Python, and what does the same for whole columns. They raise what Python's raise."""

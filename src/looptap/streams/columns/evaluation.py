@@ -100,7 +100,7 @@ class ColumnForm:
         kept: Mask | None = None
         rows = events
         for condition in self._conditions:
-            mask = arithmetic.truth(condition(rows))
+            mask = arithmetic.truth_mask(condition(rows))
             if mask is True:
                 continue
             if mask is False:
@@ -128,7 +128,7 @@ def observed(name: str) -> Node:
     return lambda events: events.column(name)
 
 
-def call(function: Callable[..., Operand], *arguments: Node) -> Node:
+def call_of_columns(function: Callable[..., Operand], *arguments: Node) -> Node:
     """Return the node of a function of columns."""
     return lambda events: function(*[argument(events) for argument in arguments])
 
@@ -141,7 +141,7 @@ def until(end: bool, values: Sequence[Node]) -> Node:
 
 def _until(end: bool, first: Node, rest: Node, events: ColumnSource) -> Operand:
     found = first(events)
-    true = arithmetic.truth(found)
+    true = arithmetic.truth_mask(found)
     return _continued(events, found, true if end else arithmetic.opposite(true), rest)
 
 
@@ -151,10 +151,10 @@ def branch(test: Node, body: Node, orelse: Node) -> Node:
 
 
 def _branch(test: Node, body: Node, orelse: Node, events: ColumnSource) -> Operand:
-    true = arithmetic.truth(test(events))
+    true = arithmetic.truth_mask(test(events))
     if isinstance(true, bool):
         return (body if true else orelse)(events)
-    return arithmetic.chosen(true, body(PickedEvents(events, true)), orelse(PickedEvents(events, ~true)))
+    return arithmetic.selected(true, body(PickedEvents(events, true)), orelse(PickedEvents(events, ~true)))
 
 
 def comparison(comparisons: Sequence[Callable[[Any, Any], Any]], operands: Sequence[Node]) -> Node:
@@ -166,10 +166,10 @@ def _compared(
     comparisons: Sequence[Callable[[Any, Any], Any]], others: Sequence[Node], left: Operand, events: ColumnSource
 ) -> Operand:
     right = others[0](events)
-    found = arithmetic.compare(comparisons[0], left, right)
+    found = arithmetic.compared(comparisons[0], left, right)
     if len(others) == 1:
         return found
-    true = arithmetic.truth(found)
+    true = arithmetic.truth_mask(found)
     if not isinstance(true, bool):
         right = arithmetic.picked(right, true)
     rest = partial(_compared, comparisons[1:], others[1:], right)
@@ -180,4 +180,4 @@ def _continued(events: ColumnSource, found: Operand, ended: Mask | bool, rest: N
     """Return ``found`` where the evaluation has ``ended``, elsewhere ``rest``."""
     if isinstance(ended, bool):
         return found if ended else rest(events)
-    return arithmetic.chosen(ended, arithmetic.picked(found, ended), rest(PickedEvents(events, ~ended)))
+    return arithmetic.selected(ended, arithmetic.picked(found, ended), rest(PickedEvents(events, ~ended)))

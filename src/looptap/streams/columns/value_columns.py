@@ -216,10 +216,10 @@ def _text_column(items: Sequence[str]) -> TextColumn | None:
     return TextColumn(np.fromiter(map(places.__getitem__, items), dtype, len(items)), tuple(places))
 
 
-def joined(parts: Sequence[Sequence[Any]]) -> ValueColumns | None:
+def joined_columns(parts: Sequence[Sequence[Any]]) -> ValueColumns | None:
     """Return the values of all parts in columns, None unless all have the same types.
 
-    >>> joined([as_columns([1, 2]), as_columns([3])]), joined([as_columns([1]), [None]])
+    >>> joined_columns([as_columns([1, 2]), as_columns([3])]), joined_columns([as_columns([1]), [None]])
     ([1, 2, 3], None)
     """
     found = [part for part in parts if isinstance(part, ValueColumns)]

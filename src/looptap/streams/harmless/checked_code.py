@@ -19,13 +19,13 @@ _checked: dict[int, tuple[CodeType, str]] = {}  # by identity: the hash of code 
 _calls: list[Callable[..., Any]] = []
 
 
-def call(f: Any, /, *given: Any, **named: Any) -> Any:
+def checked_call(f: Any, /, *given: Any, **named: Any) -> Any:
     """Return ``f(…)``, checked. Raises `Refusal`."""
     return _calls[0](f, *given, **named)
 
 
 def bind_call(function: Callable[..., Any]) -> None:
-    """Set what `call` does: `calls` needs the modules that need it."""
+    """Set what `checked_call` does: `calls` needs the modules that need it."""
     _calls[:] = [function]
 
 
@@ -53,7 +53,7 @@ SOURCE = "__looptap_source__"
 """The attribute of a function that has travelled: its lines, the number of the first, its file."""
 
 
-def source_of(f: types.FunctionType) -> tuple[str, int, str] | None:
+def code_lines(f: types.FunctionType) -> tuple[str, int, str] | None:
     """Return a function's lines, the number of the first, and the file, or None."""
     travelled = f.__dict__.get(SOURCE)
     if type(travelled) is tuple and tuple(map(type, travelled)) == (str, int, str):

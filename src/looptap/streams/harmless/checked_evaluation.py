@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from looptap.streams.harmless.plain import has_own_operators
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.preserving.interrupts import between
+from looptap.streams.preserving.interrupts import run_between
 from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.preserving.torch_state import TorchStateGuard
 
@@ -109,7 +109,7 @@ def evaluating() -> bool:
 def evaluated(do: Callable[..., T], *given: Any) -> T:
     """Return what checked code returns. Raises `Refusal`, and what the code raises."""
     one = CheckedEvaluation()
-    return between(one.begin, one.end, do, *given)
+    return run_between(one.begin, one.end, do, *given)
 
 
 def refuse_if_observed(torch: Any) -> None:

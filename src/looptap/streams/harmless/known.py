@@ -181,7 +181,7 @@ _language: list[Callable[..., Any]] = []
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def register(functions: Iterable[Callable[..., Any]]) -> None:
+def register_helpers(functions: Iterable[Callable[..., Any]]) -> None:
     """Add functions of the query language, which may read models and optimizers."""
     _language.extend(functions)
     of_identity.cache_clear()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.plain import (
     ARRAY,
     ATOM,
@@ -89,11 +89,11 @@ def _of_object(value: Any, depth: int) -> Any:
     order, is_known = order_of(kind), package_of(kind) in LIBRARIES
     text = of_python(kind, "__repr__")
     if text is not None and of_class(kind, "__looptap_panel__") is not None and not is_known:
-        return to_copy(call(text, value))
+        return to_copy(checked_call(text, value))
     if is_a(value, _MAPPED) or Mapping in order:
-        return {to_copy(key, depth + 1): to_copy(one, depth + 1) for key, one in call(_pairs_of, value)}
+        return {to_copy(key, depth + 1): to_copy(one, depth + 1) for key, one in checked_call(_pairs_of, value)}
     if is_a(value, _LISTED) or not {KeysView, ValuesView}.isdisjoint(order):
-        return [to_copy(one, depth + 1) for one in call(_items_of, value)]
+        return [to_copy(one, depth + 1) for one in checked_call(_items_of, value)]
     if is_a(value, types.SimpleNamespace) or kind.__qualname__ == "Namespace":
         return {name: to_copy(one, depth + 1) for name, one in attributes_of(value).items()}
     if is_known:
@@ -118,12 +118,12 @@ def _of_class_of_job(value: Any, kind: Any, order: Any, depth: int) -> Any:
         raise Refusal(f"a {kind.__qualname__} of {size:,} bytes is over any max_bytes=: reduce it in the query")
     converted = next((found for name in _CONVERSIONS if (found := of_python(kind, name)) is not None), None)
     if converted is not None:
-        return to_copy(call(converted, value), depth + 1)
+        return to_copy(checked_call(converted, value), depth + 1)
     if of_python(kind, "__dlpack__") is not None:
         return np.from_dlpack(_Exchanged(value))
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
-        return {name: to_copy(one, depth + 1) for name, one in call(_fields_of, value, list(fields))}
+        return {name: to_copy(one, depth + 1) for name, one in checked_call(_fields_of, value, list(fields))}
     return _number_or_text(value, order)
 
 
@@ -142,10 +142,10 @@ class _Exchanged:
         self._value = value
 
     def __dlpack__(self, **named: Any) -> Any:
-        return call(of_class(type_of(self._value), "__dlpack__"), self._value, **named)
+        return checked_call(of_class(type_of(self._value), "__dlpack__"), self._value, **named)
 
     def __dlpack_device__(self) -> Any:
-        return call(of_class(type_of(self._value), "__dlpack_device__"), self._value)
+        return checked_call(of_class(type_of(self._value), "__dlpack_device__"), self._value)
 
 
 def _pairs_of(mapping: Any) -> Any:

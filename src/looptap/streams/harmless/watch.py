@@ -60,7 +60,7 @@ def operate(f: Callable[..., Any], name: str, given: tuple[Any, ...], named: dic
         may_write(name, given[0] if given else named)
     result = f(*given, **named) if does in (PURE, WRITES_FIRST) else watched(f, *given, **named)
     if does != WRITES_FIRST:
-        note(result, given, named)
+        note_storages(result, given, named)
     return result
 
 
@@ -79,7 +79,7 @@ def watched(do: Callable[..., Any], *given: Any, **named: Any) -> Any:
             evaluation.is_watching = False
 
 
-def note(result: Any, *given: Any) -> None:
+def note_storages(result: Any, *given: Any) -> None:
     """Note the storages of a result that are not of what was given."""
     strided, storages, old = sys.modules["torch"].strided, current().storages, set()
     for tensor in _tensors(given):
@@ -128,7 +128,7 @@ def _watch_class(torch: Any) -> Any:
                 result = _drawn(torch, func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
-            note(result, args, kwargs)
+            note_storages(result, args, kwargs)
             return result
 
     return Watch

@@ -41,7 +41,7 @@ def ema(xs: Iterable[Any], alpha: float) -> Iterator[Any]:
         yield mean
 
 
-known.register([*(spec.plain for spec in REDUCERS.values()), *HELPERS.values(), *OUTSIDE.values(), probe, ema])
+known.register_helpers([*(spec.plain for spec in REDUCERS.values()), *HELPERS.values(), *OUTSIDE.values(), probe, ema])
 
 
 def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:

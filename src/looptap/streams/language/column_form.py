@@ -157,7 +157,7 @@ class _Scope(syntax.ExpressionReader[Node]):
 
     def applied(self, op: ast.AST, *parts: Node) -> Node:
         """Compute with columns."""
-        return evaluation.call(IN_COLUMNS[syntax.OPERATORS[type(op)]], *parts)
+        return evaluation.call_of_columns(IN_COLUMNS[syntax.OPERATORS[type(op)]], *parts)
 
     def compared(self, ops: Sequence[ast.cmpop], parts: Sequence[Node]) -> Node:
         """Compare columns."""
@@ -192,7 +192,7 @@ class _Scope(syntax.ExpressionReader[Node]):
         """Call what is known of columns, without keywords."""
         if node.keywords or not node.args:
             raise NotInColumns
-        return evaluation.call(self._function(node.func), *map(self.visit, node.args))
+        return evaluation.call_of_columns(self._function(node.func), *map(self.visit, node.args))
 
     def visit_Name(self, node: ast.Name) -> Node:
         """Read the item, or an observable."""
@@ -228,7 +228,7 @@ class _Scope(syntax.ExpressionReader[Node]):
             case ast.Name(id=name) if self._ours(name) and name in _FUNCTIONS:
                 return _FUNCTIONS[name]
             case ast.Name(id=name) if self._ours(name) and name in _NUMBER_FUNCTIONS:
-                return partial(arithmetic.each, self.language[name])
+                return partial(arithmetic.elementwise, self.language[name])
             case ast.Attribute(attr=name) if name in syntax.MATH and self._is_math(node.value):
-                return partial(arithmetic.each, getattr(math, name))
+                return partial(arithmetic.elementwise, getattr(math, name))
         raise NotInColumns

@@ -36,7 +36,7 @@ from looptap.streams.expressions import (
 from looptap.streams.harmless.refusal import WAY_OUT
 from looptap.streams.language import builtins
 from looptap.streams.language.column_form import bare_names, mapped_form, sequence_form
-from looptap.streams.language.copyable import numbers_of
+from looptap.streams.language.copyable import names_of_arithmetic
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
 from looptap.streams.language.item_modules import modules_of_items
 from looptap.streams.language.over_values import HINT, check_field, check_parameter
@@ -337,7 +337,7 @@ class _Compiler:
         free = names_free(body) - {self.spec.source, alias}
         language = self.language(body, alias)
         hosts = free & set(self.spec.functions)
-        numbers = None if hosts else numbers_of(body, free - language, language)
+        numbers = None if hosts else names_of_arithmetic(body, free - language, language)
         self.parts.checked = numbers is None and not self.spec.unsafe
         if self.parts.checked and self.spec.known is not None:
             for node in ast.walk(body):

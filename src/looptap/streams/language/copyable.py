@@ -17,14 +17,14 @@ from looptap.streams.harmless import known, syntax
 _FUNCTIONS = frozenset(REDUCERS) | syntax.FUNCTIONS
 
 
-def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> frozenset[str] | None:
+def names_of_arithmetic(body: ast.expr, observables: Set[str], language: Set[str]) -> frozenset[str] | None:
     """Return the names that ``body`` reads of an event; None if not arithmetic.
 
     Of its free names ``observables`` are observables, ``language`` belong to the query language. `x.y` is read as the
     observable y of an event x: queries do not use attributes of numbers.
 
     >>> tree = ast.parse("step, 2 * e.loss", mode="eval").body
-    >>> sorted(numbers_of(tree, {"step"}, set()))
+    >>> sorted(names_of_arithmetic(tree, {"step"}, set()))
     ['loss', 'step']
     """
     if not language <= _FUNCTIONS | syntax.MODULES:

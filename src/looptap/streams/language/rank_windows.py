@@ -86,7 +86,7 @@ def aligned(pipeline: Reducing, origin: float, states: bool) -> RankWindowStage:
     new.origin = origin
     new.end_windows_elsewhere()
     if states:
-        check(pipeline)
+        check_mergeable(pipeline)
         new.finish = functools.partial(_states, pipeline.slots)
     return new
 
@@ -95,7 +95,7 @@ def _states(slots: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(slot.total().state() for slot in slots)
 
 
-def check(pipeline: Pipeline) -> None:
+def check_mergeable(pipeline: Pipeline) -> None:
     """Raise QueryError, with the reason, if partial results cannot be merged."""
     why, hint = "", "combine='list' gives the values of the ranks, combine=f a function of them."
     if not isinstance(pipeline, Reducing):
@@ -122,7 +122,7 @@ class RankMerger:
     def __init__(self, text: str, functions: Iterable[str] = ()) -> None:
         spec = QuerySpec(text, functions={name: functools.partial(_elsewhere, name) for name in functions})
         pipeline = compile_query(spec)
-        check(pipeline)
+        check_mergeable(pipeline)
         assert isinstance(pipeline, Reducing)
         self._pipeline = pipeline
 

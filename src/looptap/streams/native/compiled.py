@@ -14,7 +14,7 @@ INTERFACE_VERSION = 8
 """What this version exchanges with the module. One built from older sources, in a checkout, has another number."""
 
 
-def load(name: str) -> Any:
+def load_compiled(name: str) -> Any:
     """Return a compiled module; None if it was not built here or is not wanted."""
     if os.environ.get("LOOPTAP_PURE", "0") not in ("", "0"):
         return None
@@ -24,7 +24,7 @@ def load(name: str) -> Any:
         return None
 
 
-_tap = load("_tap")
+_tap = load_compiled("_tap")
 tap: Any = _tap if getattr(_tap, "INTERFACE_VERSION", None) == INTERFACE_VERSION else None
 """The compiled module, or None."""
 

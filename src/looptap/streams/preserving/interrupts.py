@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def between(begin: Callable[[], object], end: Callable[[], object], do: Callable[..., T], *given: Any) -> T:
+def run_between(begin: Callable[[], object], end: Callable[[], object], do: Callable[..., T], *given: Any) -> T:
     """Return what ``do`` gives between ``begin`` and ``end``.
 
     ``end`` is called whatever happens, also if ``begin`` raises. A second call of it must do no harm.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from looptap.streams.preserving.interrupts import between
+from looptap.streams.preserving.interrupts import run_between
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def has_modes(torch: Any) -> bool:
 def outside_modes(torch: Any, do: Callable[..., T], *given: Any) -> T:
     """Return what ``do`` gives outside the modes of the job, which are put back."""
     modes = _Modes(torch._C)
-    return between(modes.set_aside, modes.put_back, do, *given)
+    return run_between(modes.set_aside, modes.put_back, do, *given)
 
 
 class _Modes:

@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def kind_of(cls: type) -> Kind:
+def module_kind(cls: type) -> Kind:
     """Return the facts that a class determines about its modules."""
     names = {c.__name__ for c in cls.__mro__}
     if "OptimizedModule" in names:
@@ -62,7 +62,7 @@ def kind_of(cls: type) -> Kind:
 def unwrapped(module: Any) -> Any:
     """Return the module inside `torch.compile`, `DistributedDataParallel`, etc."""
     cls: Any = type(module)
-    wraps = kind_of(cls).wraps
+    wraps = module_kind(cls).wraps
     inner = module.__dict__["_modules"].get(wraps) if wraps else None
     return module if inner is None else unwrapped(inner)
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from looptap.streams.errors import QueryError
-from looptap.streams.preserving.module_state import HOOKS, StateCopier, kind_of
+from looptap.streams.preserving.module_state import HOOKS, StateCopier, module_kind
 from looptap.streams.preserving.torch_state import TorchStateGuard
 
 
@@ -55,7 +55,7 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
 
     def _begin(self) -> None:
         model, copier = self.model, StateCopier()
-        modules = [(one, kind_of(one.__class__).script) for one in model.modules()]
+        modules = [(one, module_kind(one.__class__).script) for one in model.modules()]
         own = [one for one, is_script in modules if not is_script]
         replacements = [copier.buffers(one) if _only_buffers(one) else copier.attributes(one) for one in own]
         named = [*model.named_parameters(), *model.named_buffers(), *(("state", one) for one in copier.beyond)]
@@ -89,7 +89,7 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
 def _only_buffers(module: Any) -> bool:
     """Return True for a module that changes nothing but buffers; hooks may do more."""
     held = module.__dict__
-    return kind_of(module.__class__).of_torch and "forward" not in held and not any(map(held.get, HOOKS))
+    return module_kind(module.__class__).of_torch and "forward" not in held and not any(map(held.get, HOOKS))
 
 
 def _gradient(tensor: Any) -> Any:

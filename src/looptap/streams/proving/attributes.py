@@ -13,7 +13,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ARRAY,
@@ -84,12 +84,12 @@ def read(value: Any, name: str) -> Any:
 def _by_job(value: Any, name: str, computed: Any) -> Any:
     """Return an attribute of an object that computes all of them."""
     try:
-        return call(computed, value, name)
+        return checked_call(computed, value, name)
     except AttributeError:
         fallback = of_python(type(value), "__getattr__")
         if fallback is None:
             raise
-        return call(fallback, value, name)
+        return checked_call(fallback, value, name)
 
 
 def _tensor_type() -> Any:
@@ -123,10 +123,10 @@ def _bound(held: Any, value: Any, kind: type, name: str) -> Any:
         return held if get is None else get(held, value, kind)
     computes = "wrapped" if module_of(type(held)) == "torch.distributions.utils" else _COMPUTING.get(id(get))
     if computes is None and type(get) is types.FunctionType:
-        return call(get, held, value, kind)
+        return checked_call(get, held, value, kind)
     if computes is None or not (value is None or type(getattr(held, computes)) is types.FunctionType):
         raise unknown(f"{name_of_type(kind)}.{name}")
-    return held if value is None else call(getattr(held, computes), value)  # nothing is written to the object
+    return held if value is None else checked_call(getattr(held, computes), value)  # nothing is written to the object
 
 
 def _only_binds(held: Any) -> bool:
@@ -144,7 +144,7 @@ def _computed(value: Any, name: str, own: Mapping[str, Any]) -> Any:
         if value is sys.modules.get("looptap"):
             return getattr(value, name)  # loaded when it is first used
         if "__getattr__" in own:
-            return call(own["__getattr__"], name)
+            return checked_call(own["__getattr__"], name)
     if fallback is None:
         simple = name_of_type(type(value)).rpartition(".")[2]
         subject = f"module {own.get('__name__')!r}" if is_module else f"{simple!r} object"
@@ -154,7 +154,7 @@ def _computed(value: Any, name: str, own: Mapping[str, Any]) -> Any:
     if fallback is dict.__getitem__:
         return item(value, name)
     if type(fallback) is types.FunctionType:
-        return call(fallback, value, name)
+        return checked_call(fallback, value, name)
     raise unknown(f"{type_name(value)}.{name}")
 
 
@@ -196,7 +196,7 @@ def item(value: Any, key: Any) -> Any:
             raise unknown(f"a slice of {type_name(value)}, which makes another")
         return found(value, index_of(key))
     if type(found) is types.FunctionType:
-        return call(found, value, key)
+        return checked_call(found, value, key)
     if id(value) in current().own and found is not None and not is_a(value, type):
         return value[index_of(key)]
     raise unknown(f"an item of {type_name(value)}")
@@ -209,7 +209,7 @@ def _of_dict(value: Any, key: Any, kind: Any) -> Any:
         return dict.__getitem__(value, key)
     missing = of_class(kind, "__missing__")
     if missing is not None and not fills:
-        return call(missing, value, key)
+        return checked_call(missing, value, key)
     raise KeyError(key if kind_of(key) == ATOM else type_name(key))
 
 

@@ -45,10 +45,10 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import to_copy
-from looptap.streams.harmless.watch import effect, note, operate
+from looptap.streams.harmless.watch import effect, note_storages, operate
 from looptap.streams.proving import vouching, writing
 from looptap.streams.proving.attributes import item, read
-from looptap.streams.proving.copies import applied, run
+from looptap.streams.proving.copies import applied, run_copy
 from looptap.streams.proving.following import followed
 from looptap.streams.proving.methods import bound_method, builtin, shielded
 from looptap.streams.proving.vouching import (
@@ -59,7 +59,7 @@ from looptap.streams.proving.vouching import (
     judged,
     keyed,
     length,
-    name_of,
+    name_in_sentence,
     own,
     pairs,
     proxy,
@@ -87,13 +87,13 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     if issubclass(kind, type):
         return make(f, given, named)
     if is_module(f):
-        return run(f, given, named)
+        return run_copy(f, given, named)
     if module_of(kind) == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
         return operate(f, name, *vouched(given, named))
     found = of_python(kind, "__call__")
     if found is not None:
         return call(found, f, *given, **named)
-    raise unknown(name_of(f))
+    raise unknown(name_in_sentence(f))
 
 
 def _of_c(f: Any, given: Any, named: Any) -> Any:
@@ -178,13 +178,13 @@ def _of_numpy(f: Any) -> bool:
 
 def _computed(f: Any, given: Any, named: Any) -> Any:
     if named.get("out") is not None or (type(f) is np.ufunc and len(given) > f.nin):
-        raise Refusal(f"{name_of(f)} with out= would write to an array or a tensor")
+        raise Refusal(f"{name_in_sentence(f)} with out= would write to an array or a tensor")
     given, named = vouched(given, named)
     if _of_numpy(f) or type(getattr(f, "__self__", None)) is np.ufunc:
         given, named = [shielded(one) for one in given], {k: shielded(v) for k, v in named.items()}
     result = f(*given, **named)
     if f is getattr(sys.modules.get("torch"), "tensor", None):
-        note(result)
+        note_storages(result)
     return result
 
 
@@ -217,7 +217,7 @@ def _part(f: Any, at: int | str, one: Any, compares: bool) -> Any:
 def _alone(f: Any, given: Any, named: Any) -> Any:
     """Run a function that calls nothing as long as it has one argument."""
     if len(given) > 1 or (f is inspect.signature and not is_a(given[0], (types.FunctionType, types.MethodType))):
-        raise unknown(name_of(f))
+        raise unknown(name_in_sentence(f))
     return _iterated(f, given, named) if f is iter else f(*given, **named)
 
 

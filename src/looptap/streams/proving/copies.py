@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from looptap.streams.errors import QueryError
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     attributes_of,
@@ -28,11 +28,11 @@ from looptap.streams.harmless.plain import (
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import note
-from looptap.streams.preserving.module_state import HOOKS, MOST_ITEMS, StateCopier, is_container, kind_of, unwrapped
+from looptap.streams.harmless.watch import note_storages
+from looptap.streams.preserving.module_state import HOOKS, MOST_ITEMS, StateCopier, is_container, module_kind, unwrapped
 
 
-def run(model: Any, given: Any, named: Any) -> Any:
+def run_copy(model: Any, given: Any, named: Any) -> Any:
     """Return what ``model(…)`` gives, on a copy unless it is one."""
     if id(model) in current().copies:
         return forward(model, *given, **named)
@@ -85,7 +85,7 @@ class _Copying(StateCopier):
     def keep(self, original: Any, made: Any) -> Any:
         """Note a copy, which the evaluation may change."""
         if type(made) is self.torch.Tensor:
-            note(made, original)
+            note_storages(made, original)
         else:
             current().own[id(made)] = made
         if type(made) is self.torch.Generator:
@@ -121,7 +121,7 @@ class _Copying(StateCopier):
     def other(self, value: Any, depth: int) -> Any:
         """Return a copy of a module, a method of one, or settings; others as they are."""
         kind = type(value)
-        if issubclass(kind, self.torch.nn.Module) and not kind_of(type_of(value)).script:
+        if issubclass(kind, self.torch.nn.Module) and not module_kind(type_of(value)).script:
             return self.module(value, kind.__name__)
         if kind is types.MethodType and id(value.__self__) in self.made:
             return types.MethodType(value.__func__, self.made[id(value.__self__)][1])
@@ -145,7 +145,7 @@ class _Copying(StateCopier):
 
     def _admit(self, path: str, module: Any) -> None:
         """Refuse a module that cannot run alone or yet, or that computes its parts."""
-        kind, where = kind_of(type_of(module)), f"in {path!r} " if path else ""
+        kind, where = module_kind(type_of(module)), f"in {path!r} " if path else ""
         if kind.script:
             raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")
         for name, parameter in module._parameters.items():
@@ -181,11 +181,11 @@ def _refused(reason: str) -> QueryError:
 def forward(module: Any, *given: Any, **named: Any) -> Any:
     """Return what ``forward`` of a copied module gives."""
     for hook in module._forward_pre_hooks.values():  # of torch's own: they compute a weight
-        call(hook, module, given)
+        checked_call(hook, module, given)
     own = module.__dict__.get("forward")
     if own is not None:
-        return call(own, *given, **named)
-    return call(of_class(type_of(module), "forward"), module, *given, **named)
+        return checked_call(own, *given, **named)
+    return checked_call(of_class(type_of(module), "forward"), module, *given, **named)
 
 
 class _Context:
@@ -211,7 +211,7 @@ def applied(f: Any, given: Any, named: Any) -> Any:
     separate = of_class(owner, "setup_context") is not of_class(sys.modules["torch"].autograd.Function, "setup_context")
     context = () if separate else (_Context(len(inputs)),)
     current().own.update({id(one): one for one in context})
-    return call(forward.__func__, *context, *inputs, **named)
+    return checked_call(forward.__func__, *context, *inputs, **named)
 
 
 def _of_torch(hook: Any) -> bool:

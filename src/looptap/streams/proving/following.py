@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from looptap.streams.expressions import SourceText, function_code
-from looptap.streams.harmless.checked_code import CHECKS, note_checked, source_of
+from looptap.streams.harmless.checked_code import CHECKS, code_lines, note_checked
 from looptap.streams.harmless.plain import name_of_type
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.proving.rewriting import Rewriting, Unprovable, without_type_parameters
-from looptap.streams.proving.vouching import name_of
+from looptap.streams.proving.vouching import name_in_sentence
 
 MAX_FUNCTIONS = 1000
 """Functions whose checked form is kept."""
@@ -86,10 +86,10 @@ def followed(f: types.FunctionType) -> tuple[types.FunctionType, CheckedForm]:
             _followed.clear()
         _followed[id(code)] = known
     if isinstance(known[1], str):
-        raise Refusal(f"{name_of(f)} is not known to be harmless: {known[1]}")
+        raise Refusal(f"{name_in_sentence(f)} is not known to be harmless: {known[1]}")
     builtin: Any = getattr(inner, "__builtins__", None)
     if type(inner.__globals__) is not dict or type(builtin) is not dict:
-        raise Refusal(f"{name_of(f)}, whose globals are no plain dict, is not known to be harmless")
+        raise Refusal(f"{name_in_sentence(f)}, whose globals are no plain dict, is not known to be harmless")
     return inner, known[1]
 
 
@@ -148,7 +148,7 @@ def _factory(f: types.FunctionType) -> types.CodeType:
 def _definition(f: types.FunctionType) -> tuple[Any, str]:
     """Return the tree of a function, and its file. Raises Unprovable."""
     code = f.__code__
-    found = source_of(f)
+    found = code_lines(f)
     if found is None:
         raise Unprovable("its source is not at hand")
     text, first, file = found

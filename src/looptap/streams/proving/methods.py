@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.harmless import known
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ARRAY,
@@ -31,7 +31,7 @@ from looptap.streams.harmless.plain import (
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import PURE, effect, note, operate
+from looptap.streams.harmless.watch import PURE, effect, note_storages, operate
 from looptap.streams.proving.attributes import as_object, item
 from looptap.streams.proving.vouching import (
     CONTAINERS,
@@ -39,7 +39,7 @@ from looptap.streams.proving.vouching import (
     iterate,
     judged,
     keyed,
-    name_of,
+    name_in_sentence,
     operand,
     own,
     pairs,
@@ -69,14 +69,14 @@ def builtin(f: Any, given: Any, named: Any) -> Any:
 def _function(f: Any, owner: Any, name: str, given: Any, named: Any) -> Any:
     """Call an operator of torch, or a function of one of Python's own classes."""
     if is_a(owner, type) and not is_ordinary(owner):
-        raise unknown(name_of(f))
+        raise unknown(name_in_sentence(f))
     of_torch = module_of(f) == "torch" or getattr(owner, "__name__", "").startswith("torch")
     if of_torch and effect(name):
         return operate(f, name, *vouched(given, named))
     if type(owner) is type and owner in (dict, str, bytes, float, int):
         given, named = vouched(given, named)
         return f(*given, **named)
-    raise unknown(name_of(f))
+    raise unknown(name_in_sentence(f))
 
 
 def _method(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
@@ -169,7 +169,7 @@ def _method_of_tensor(f: Any, value: Any, name: str, given: Any, named: Any) -> 
     given, named = vouched(given, named)
     if name in known.TENSOR_READS:
         result = f(*given, **named)
-        note(result, value, given, named)
+        note_storages(result, value, given, named)
         return result
     if effect(name) == PURE or (effect(name) and name[:1] != "_"):
         return operate(lambda own, *others, **more: f(*others, **more), name, (value, *given), named)
@@ -193,7 +193,7 @@ def bound_method(function: Any, value: Any, given: Any, named: Any) -> Any:
     if walks and is_module(value) and is_plain_model(value, lists=True):
         found = function(value, *map(_bare, given), **{k: _bare(v) for k, v in named.items()})
         return own(found) if of_class(type(found), "__next__") else found
-    return call(function, value, *given, **named)
+    return checked_call(function, value, *given, **named)
 
 
 def _bare(value: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from looptap.streams.events import EventSnapshot
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ARRAY,
@@ -40,7 +40,7 @@ from looptap.streams.harmless.plain import (
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import to_copy
 from looptap.streams.harmless.syntax import OPERATORS, ORDERING
-from looptap.streams.harmless.watch import note
+from looptap.streams.harmless.watch import note_storages
 from looptap.streams.preserving import module_state
 
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
@@ -54,7 +54,7 @@ CONTAINERS = (*module_state.CONTAINERS, bytearray)
 """Containers that code may change."""
 
 
-def name_of(thing: Any) -> str:
+def name_in_sentence(thing: Any) -> str:
     """Return how to call a function in a sentence."""
     if not is_a(thing, (*FUNCTIONS, *BUILTINS, type)):
         return f"calling {type_name(thing)}"
@@ -146,7 +146,7 @@ def unary(how: str, value: Any) -> Any:
 def made(result: Any, *given: Any) -> Any:
     """Note what an operator has made of tensors."""
     if kind_of(result) == TENSOR:
-        note(result, given)
+        note_storages(result, given)
     return result
 
 
@@ -155,7 +155,7 @@ def within(value: Any, container: Any) -> Any:
     kind = type_of(container)
     found = of_python(kind, "__contains__")
     if found is not None:
-        return bool(truth(call(found, container, value)))
+        return bool(truth(checked_call(found, container, value)))
     if is_a(container, (dict, *_VIEWS[::3])):
         for key in (value, *({id(type(key)): key for key in list(container)}.values())):
             keyed(key)
@@ -188,7 +188,7 @@ def shown(value: Any, conversion: int = -1) -> Any:
         for name in ("__repr__",) if convert in (repr, ascii) else ("__str__", "__repr__"):
             found = of_class(kind, name)
             if type(found) is types.FunctionType and not _is_simple(found):
-                text = deep(call(found, value))
+                text = deep(checked_call(found, value))
                 return ascii(text)[1:-1] if convert is ascii else text
             if found is not object.__dict__["__str__"]:
                 break
@@ -272,7 +272,7 @@ def truth(value: Any) -> Any:
         for name in ("__bool__", "__len__"):
             found = of_class(type(value), name)
             if type(found) is types.FunctionType:
-                return deep(call(found, value))
+                return deep(checked_call(found, value))
             if found is not None and is_written(type(value)):  # over one of C
                 raise unknown(f"the truth of {type_name(value)}")
         if is_a(value, type):
@@ -286,7 +286,7 @@ def length(value: Any) -> Any:
     if kind in (OTHER, MODULE):
         found = of_class(type(value), "__len__")
         if type(found) is types.FunctionType:
-            return call(found, value)
+            return checked_call(found, value)
         if is_a(value, type) or (found is None and kind == MODULE):
             raise unknown(f"the length of {type_name(value)}")
     return len(value)
@@ -303,7 +303,7 @@ def iterate(value: Any) -> Any:
     if type(found) is types.FunctionType:
         if kind == MODULE and module_of(found).startswith("torch.nn."):
             return found(value)
-        made = call(found, value)
+        made = checked_call(found, value)
         if made is value:
             raise unknown(f"a loop over {type_name(value)}")
         return iterate(made)
@@ -335,12 +335,12 @@ def pairs(value: Any) -> Any:
 
 def proxy(f: Any) -> Any:
     """Return a function that a known function may call."""
-    return functools.partial(call, f)
+    return functools.partial(checked_call, f)
 
 
 def judged(f: Any) -> Any:
     """Return a function whose results a known function may compare or test."""
-    return lambda *given, **named: deep(call(f, *given, **named))
+    return lambda *given, **named: deep(checked_call(f, *given, **named))
 
 
 def slice_of(*parts: Any) -> slice:

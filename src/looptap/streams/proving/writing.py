@@ -13,7 +13,7 @@ import sys
 import types
 from typing import Any
 
-from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_code import checked_call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ARRAY,
@@ -36,14 +36,14 @@ from looptap.streams.harmless.plain import (
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import may_write, note
+from looptap.streams.harmless.watch import may_write, note_storages
 from looptap.streams.proving.attributes import index_of
 from looptap.streams.proving.vouching import (
     IN_PLACE,
     is_own,
     iterate,
     keyed,
-    name_of,
+    name_in_sentence,
     operand,
     own,
     shown,
@@ -61,7 +61,7 @@ def write(value: Any, name: str, new: Any) -> None:
     if setter is None or is_of_torch(setter):
         set_plainly(value, name, new)
     else:
-        call(setter, value, name, new)
+        checked_call(setter, value, name, new)
 
 
 def _refuse_of_job(value: Any, name: str) -> None:
@@ -75,7 +75,7 @@ def set_plainly(value: Any, name: str, new: Any) -> None:
     _refuse_of_job(value, name)
     descriptor = of_class(type_of(value), name)
     if type(descriptor) is property and type(descriptor.fset) is types.FunctionType:
-        call(descriptor.fset, value, new)
+        checked_call(descriptor.fset, value, new)
         return
     if of_class(type(descriptor), "__set__") and type(descriptor) is not types.MemberDescriptorType:
         raise unknown(f"setting {name} of {type_name(value)}")
@@ -88,7 +88,7 @@ def delete(value: Any, name: str) -> None:
     _refuse_of_job(value, name)
     deleter = of_python(type_of(value), "__delattr__")
     if deleter is not None and not is_of_torch(deleter):
-        call(deleter, value, name)
+        checked_call(deleter, value, name)
     elif of_class(type(of_class(type_of(value), name)), "__delete__"):
         raise unknown(f"deleting {name} of {type_name(value)}")
     else:
@@ -107,7 +107,7 @@ def write_item(value: Any, key: Any, new: Any) -> None:
         else:
             value[keyed(key)] = slice_part(key, new)
     elif id(value) in current().own and (setting := of_python(type_of(value), "__setitem__")) is not None:
-        call(setting, value, key, new)
+        checked_call(setting, value, key, new)
     else:
         raise Refusal(f"[…] = … would change a {type_name(value)} of the job")
 
@@ -186,7 +186,7 @@ def copied_object(value: Any, deep: bool, seen: dict[int, Any]) -> Any:
         made = tuple(map(part, value))
     elif kind_of_type(kind) in (TENSOR, ARRAY):
         made = copy.deepcopy(operand(value)) if deep else copy.copy(operand(value))
-        note(made, value)
+        note_storages(made, value)
     elif kind_of_type(kind) == ATOM or is_a(value, (type, types.FunctionType, enum.Enum)):
         made = value
     elif is_copyable(kind):
@@ -209,7 +209,7 @@ _BY_JOB = ("__new__", "__init__", "__str__", "__repr__", "__del__", "__setattr__
 def make(f: type, given: Any, named: Any) -> Any:
     """Return an instance of ``f``, made as its classes would make it."""
     if not is_ordinary(f) or of_class(f, "__del__") or of_class(type(f), "__call__") not in (_CALL, _CALL_OF_ENUM):
-        raise unknown(name_of(f))
+        raise unknown(name_in_sentence(f))
     if issubclass(f, BaseException) and not any(type(of_class(f, name)) is types.FunctionType for name in _BY_JOB):
         return f(*map(shown, given))
     if _is_named_tuple(f):
@@ -224,13 +224,13 @@ def _initialized(f: type, given: Any, named: Any) -> Any:
     """Return an instance whose constructor is followed."""
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     if new not in _NEW:
-        raise unknown(name_of(f))
+        raise unknown(name_in_sentence(f))
     made = own(new(f))
     if is_module(made):
         current().copies[id(made)] = made, made  # its own copy
-        call(init, made, *given, **named)
+        checked_call(init, made, *given, **named)
     elif given or named or type(init) is types.FunctionType:
-        call(init, made, *given, **named)
+        checked_call(init, made, *given, **named)
     return made
 
 
@@ -256,12 +256,12 @@ def fill(init: types.FunctionType, made: Any, *given: Any, **named: Any) -> None
         if name in bound:
             assign(made, name, bound[name])
         elif field.default_factory is not dataclasses.MISSING:
-            assign(made, name, call(field.default_factory))
+            assign(made, name, checked_call(field.default_factory))
         elif field.default is not dataclasses.MISSING:
             assign(made, name, field.default)
     after = of_class(kind, "__post_init__")
     if after is not None:
-        call(after, made)
+        checked_call(after, made)
 
 
 def _is_named_tuple(f: type) -> bool:

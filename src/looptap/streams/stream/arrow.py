@@ -7,7 +7,7 @@ from typing import Any
 
 from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.cells import about_names, column_names, elements, one_type, table_columns
+from looptap.streams.stream.cells import about_names, column_elements, column_names, one_type, table_columns
 from looptap.streams.stream.tables import Columns, columns_of
 
 
@@ -59,7 +59,7 @@ def _of_objects(table: Columns, fields: Sequence[str] | None) -> Any:
 
     values = table.values
     names = table_columns(fields, values)
-    rows = [elements(value, names) for value in values]
+    rows = [column_elements(value, names) for value in values]
     columns = [one_type([row[index] for row in rows]) for index in range(len(names))]
     return pyarrow.table([*_about(table), *map(_of_elements, columns)], [*about_names(names), *names])
 

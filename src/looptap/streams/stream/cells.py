@@ -40,7 +40,7 @@ def table_columns(fields: Sequence[str] | None, values: Iterable[Any]) -> list[s
     return list(fields or ("value",)) if first is None else column_names(fields, first)
 
 
-def elements(value: Any, columns: list[str]) -> list[Any]:
+def column_elements(value: Any, columns: list[str]) -> list[Any]:
     """Return the element of ``value`` for each column; None where it has none."""
     if columns == ["value"]:
         return [value]

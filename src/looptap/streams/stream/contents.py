@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from looptap.streams.stream.arrow import as_arrow
 from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
 from looptap.streams.stream.feed import Feed
-from looptap.streams.stream.tables import Columns, arrays_of, as_array, as_frame, columns_of
+from looptap.streams.stream.tables import Columns, arrays_of, as_frame, columns_of, values_as_array
 
 if TYPE_CHECKING:
     import pandas
@@ -190,7 +190,7 @@ class StreamContents:
         [0.5, 0.25]
         """
         if not names:
-            return as_array(self.columns().values)
+            return values_as_array(self.columns().values)
         self.feed.attention.look()
         with self.feed.changed:
             parts = self.feed.buffer.parts_after(0)

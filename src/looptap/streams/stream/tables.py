@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns, joined
+from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns, joined_columns
 from looptap.streams.flags import ERROR
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.cells import about_names, rounded
@@ -74,7 +74,7 @@ def _repeated(items: list[Any], counts: list[int], dtype: Any) -> Any:
 
 
 def _joined_values(parts: list[Sequence[Any]]) -> Sequence[Any]:
-    columns = joined(parts)
+    columns = joined_columns(parts)
     return list(chain.from_iterable(parts)) if columns is None else columns
 
 
@@ -82,10 +82,10 @@ def _joined(parts: list[Any], dtype: Any) -> Any:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
 
 
-def as_array(values: Sequence[Any]) -> NDArray[Any]:
+def values_as_array(values: Sequence[Any]) -> NDArray[Any]:
     """Return the values as an array: numbers, stacked rows and arrays, or objects.
 
-    >>> as_array([(0, 0.5), (1, 0.25)]).shape
+    >>> values_as_array([(0, 0.5), (1, 0.25)]).shape
     (2, 2)
     """
     if isinstance(values, ValueColumns) and "str" not in values.types:
@@ -157,7 +157,7 @@ def arrays_of(batches: Sequence[Batch], fields: Sequence[str] | None, names: Seq
         if name not in table:
             hint = did_you_mean(name, table)
             raise ValueError(f"There is no column {name!r}; the columns are: {', '.join(table)}.{hint}")
-    return tuple(as_array(column) if isinstance(column := table[name], list) else column for name in names)
+    return tuple(values_as_array(column) if isinstance(column := table[name], list) else column for name in names)
 
 
 def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:

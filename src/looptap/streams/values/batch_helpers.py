@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.values.torch_interop import full, is_tensor, local, no_grad
+from looptap.streams.values.torch_interop import full, is_tensor, local_shard, no_grad
 
 _CHOOSE = random.Random()  # does not affect the job's random numbers
 
@@ -62,7 +62,7 @@ def _ranked(k: int, by: Any, columns: dict[str, Any], largest: bool) -> list[dic
     with no_grad():
         device = None
         if is_tensor(by):
-            values, order = local(by).topk(k, largest=largest)
+            values, order = local_shard(by).topk(k, largest=largest)
             if by.is_cpu:
                 values, places = values.tolist(), order.tolist()
             else:
@@ -85,7 +85,7 @@ def _pick(name: str, column: Any, size: int, places: list[int] | None, device: A
     if len(column) != size:
         raise ValueError(f"The column {name!r} has {len(column)} samples, and the batch has {size}.")
     if is_tensor(column):
-        column = local(column)
+        column = local_shard(column)
         if device is not None:
             rows = column.index_select(0, device.to(column.device))
         else:
@@ -114,7 +114,7 @@ def confusion(target: Any, output: Any, classes: int) -> Any:
         return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
     torch = sys.modules["torch"]
     with no_grad():
-        target, output = (local(torch.as_tensor(x)) for x in (target, output))
+        target, output = (local_shard(torch.as_tensor(x)) for x in (target, output))
         chosen = (output.argmax(1) if output.ndim > target.ndim else output).flatten().long()
         wanted = target.flatten().to(chosen.device).long()
         valid = (wanted >= 0) & (wanted < classes) & (chosen >= 0) & (chosen < classes)
@@ -151,7 +151,7 @@ def thumbnail(image: Any, size: int = 64) -> Any:
     height, width = (max(1, round(side * scale)) for side in image.shape[1:])
     if tensor:
         with no_grad():
-            image = local(image)
+            image = local_shard(image)
             if not image.is_cpu:
                 return _shrink_on_device(image, height, width)
             image = full(image).numpy()

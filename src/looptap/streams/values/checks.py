@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.values.batch_helpers import batch_bottomk, batch_sample, batch_topk, confusion, thumbnail
-from looptap.streams.values.described import summary
+from looptap.streams.values.described import layer_rows
 from looptap.streams.values.layer_stats import activation_stats, layer_histograms, layer_norms
 from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
 from looptap.streams.values.model_helpers import embedding, saliency, update_ratio
-from looptap.streams.values.torch_interop import array_of, dense, full, is_tensor, local, no_grad
+from looptap.streams.values.torch_interop import array_of, dense, full, is_tensor, local_shard, no_grad
 
 
 def isnan(x: Any) -> Any:
@@ -71,7 +71,7 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
 def _any_of_tensor(x: Any, name: str) -> Any:
     torch = sys.modules["torch"]
     with no_grad():
-        x = local(x)
+        x = local_shard(x)
         found = getattr(torch, name)(full(x._values() if x.layout != torch.strided else x))
         found = (~found if name == "isfinite" else found).any()
         return bool(found) if found.is_cpu else found
@@ -121,7 +121,7 @@ def norm(x: Any) -> Any:
 
 def _magnitude(part: Any) -> Any:
     if is_tensor(part):  # detached, so that nothing is recorded
-        magnitude = sys.modules["torch"].linalg.vector_norm(full(dense(local(part))))
+        magnitude = sys.modules["torch"].linalg.vector_norm(full(dense(local_shard(part))))
         return magnitude.item() if magnitude.is_cpu else magnitude
     return math.sqrt(np.square(np.abs(part), dtype=np.float64).sum())
 
@@ -134,7 +134,7 @@ def mean_abs(x: Any) -> Any:
     """
     if is_tensor(x):
         with no_grad():
-            x = full(dense(local(x))).abs()
+            x = full(dense(local_shard(x))).abs()
             mean = (x if x.is_floating_point() else x.float()).mean()
             return mean.item() if mean.is_cpu else mean
     _refuse_model(x, "mean_abs")
@@ -180,7 +180,7 @@ HELPERS: dict[str, Callable[..., Any]] = {
         layer_norms,
         layer_histograms,
         activation_stats,
-        summary,
+        layer_rows,
         update_ratio,
         saliency,
         embedding,

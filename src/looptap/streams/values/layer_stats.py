@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from looptap.streams.values.held import held_modules, held_parameters
-from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
+from looptap.streams.values.torch_interop import dense, full, is_tensor, local_shard, no_grad
 
 What = Literal["grad", "weight"]
 
@@ -85,7 +85,7 @@ def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
     if what == "grad" and not tensors:
         raise ValueError("No parameter has a gradient at this event. Emit after backward() and before zero_grad().")
     if not types <= {torch.Tensor, torch.nn.Parameter}:
-        tensors = [local(tensor) for tensor in tensors]
+        tensors = [local_shard(tensor) for tensor in tensors]
     if set(map(_LAYOUT, tensors)) != {torch.strided}:
         tensors = [dense(tensor) for tensor in tensors]
     return names, tensors
@@ -236,7 +236,7 @@ def activation_stats(tensor: Any) -> dict[str, Any]:
         return dict(zip(names, map(float, found), strict=True))
     torch = sys.modules["torch"]
     with no_grad():
-        x = full(dense(local(tensor)))
+        x = full(dense(local_shard(tensor)))
         x = x if x.is_floating_point() else x.float()
         odd = ~torch.isfinite(x)
         parts = (x.mean(), x.std(correction=0), x.abs().amax(), (x == 0).to(x).mean(), odd.to(x).mean())

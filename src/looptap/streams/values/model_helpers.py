@@ -9,7 +9,7 @@ import numpy as np
 
 from looptap.streams.proving.probing import probe
 from looptap.streams.values.held import held_parameters
-from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
+from looptap.streams.values.torch_interop import dense, full, is_tensor, local_shard, no_grad
 
 SALIENCY = ("gradient", "input", "integrated", "smooth")
 """The methods of `saliency`."""
@@ -78,7 +78,7 @@ def embedding(features: Any, labels: Any = None, images: Any = None, dimensions:
     """
     with no_grad():
         if is_tensor(features):
-            features = full(dense(local(features))).float()
+            features = full(dense(local_shard(features))).float()
             features = features.numpy() if features.is_cpu else features
         rows = features if is_tensor(features) else np.asarray(features, np.float64)
         if rows.ndim < 2:
@@ -145,7 +145,7 @@ def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
             raise ValueError("No parameter has a gradient at this event. Emit after step() and before zero_grad().")
         found: dict[str, Any] = {}
         for group, parameters in alike.values():
-            weights = [local(one) for one in parameters]
+            weights = [local_shard(one) for one in parameters]
             updates = _updates(group, parameters, weights, [optimizer.state.get(one, {}) for one in parameters])
             sizes = zip(torch._foreach_norm(updates), torch._foreach_norm(weights), strict=True)
             for one, (update, weight) in zip(parameters, sizes, strict=True):
@@ -159,7 +159,7 @@ def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
 def _updates(group: dict[str, Any], parameters: list[Any], weights: list[Any], states: list[Any]) -> list[Any]:
     """Return the last update of each parameter, by the state that the step has left."""
     torch, state, decay = sys.modules["torch"], states[0], group.get("weight_decay", 0.0) or 0.0
-    gradients = [local(one.grad) for one in parameters]
+    gradients = [local_shard(one.grad) for one in parameters]
     if "exp_avg" in state and "exp_avg_sq" in state:
         updates = _scaled_averages(group, states)
         if decay and group.get("decoupled_weight_decay"):
@@ -176,7 +176,7 @@ def _updates(group: dict[str, Any], parameters: list[Any], weights: list[Any], s
 
 
 def _of_states(states: list[Any], name: str) -> list[Any]:
-    return [local(one[name]) for one in states]
+    return [local_shard(one[name]) for one in states]
 
 
 def _scaled_averages(group: dict[str, Any], states: list[Any]) -> Any:

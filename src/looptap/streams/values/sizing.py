@@ -17,7 +17,7 @@ import numpy as np
 
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.errors import QueryError
-from looptap.streams.values.torch_interop import full, is_tensor, local
+from looptap.streams.values.torch_interop import full, is_tensor, local_shard
 
 _PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -92,7 +92,7 @@ def as_key(item: Any, name: str) -> Any:
 def as_floats(item: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the item's numbers as a flat float64 array; waits for device tensors."""
     if is_tensor(item):
-        item = full(local(item)).cpu().numpy()
+        item = full(local_shard(item)).cpu().numpy()
     array = np.asarray(item.compressed() if isinstance(item, np.ma.MaskedArray) else item)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"histogram takes numbers, and an item is {type(item).__name__} {item!r:.60}.")

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.errors import SnapshotError
-from looptap.streams.events import parts_of
+from looptap.streams.events import example_reads
 from looptap.streams.harmless.plain import is_ordinary, name_of_type
 from looptap.streams.values.described import Image, described
 from looptap.streams.values.device_transfer import Pending, copy_to_host
@@ -337,7 +337,7 @@ def _path(value: Any, walk: _Walk, depth: int) -> Any:
 
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     if hasattr(type(value), "__looptap_names__"):
-        raise _Refusal(f"the event itself: name what you want of it, as in {parts_of(value)}.", hopeless=True)
+        raise _Refusal(f"the event itself: name what you want of it, as in {example_reads(value)}.", hopeless=True)
     ours = type(value) is FunctionType and value.__module__.startswith("looptap.")
     if ours or (type(value) is BuiltinFunctionType and value.__module__ == "builtins"):
         name, parameters = value.__name__, signature(value).parameters.values() if ours else ()

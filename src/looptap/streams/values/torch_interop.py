@@ -45,7 +45,7 @@ def no_grad() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if torch is None else torch.no_grad()
 
 
-def local(tensor: Any) -> Any:
+def local_shard(tensor: Any) -> Any:
     """Return the tensor without its graph; of a sharded tensor the local shard."""
     if type(tensor).__module__ != "torch" and hasattr(tensor, "to_local"):  # torch's own classes lack it
         tensor = tensor.to_local()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from looptap.training.echoing.auto_factor import StageMeter
-from looptap.training.echoing.pytrees import size
+from looptap.training.echoing.pytrees import tree_bytes
 from looptap.training.echoing.rng import kept_random
 from looptap.training.echoing.source import open_source
 from looptap.training.echoing.worker_stages import Copies, Effort
@@ -168,7 +168,7 @@ def _items(loader: Any, seconds: float) -> tuple[list[Any], float]:
     count = len(loader.dataset)
     while count and len(items) < _MAX_ITEMS and (time.perf_counter() < until or not items):
         items.append(loader.dataset[draw.randrange(count)])
-    return items, sum(map(size, items)) / max(len(items), 1) * count
+    return items, sum(map(tree_bytes, items)) / max(len(items), 1) * count
 
 
 def _cached(loader: Any, items: list[Any], seconds: float) -> ReaderRow:

@@ -121,7 +121,7 @@ def _exhausts(loader: Any) -> bool:
     return compiled or of_torch or kind.__iter__ is Iterator.__iter__
 
 
-def positive(name: str, value: Any, *, whole: bool = False) -> Any:
+def positive_number(name: str, value: Any, *, whole: bool = False) -> Any:
     """Return ``value`` if above 0 (from 1, if whole). Raises ValueError."""
     fine = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0  # NaN is not
     if not fine or (whole and not float(value).is_integer()):

@@ -12,11 +12,11 @@ from looptap.streams.loop.loop_place import LoopPlace
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import StageMeter
 from looptap.training.echoing.echo_arguments import AFTER, BATCH, BEFORE, SHUFFLED
-from looptap.training.echoing.pytrees import copied, size
+from looptap.training.echoing.pytrees import copied, tree_bytes
 from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Indexed, Streamed
-from looptap.training.echoing.worker_stages import Copies, Delivered, Entry, Fresh, Key, drawn, pinned
+from looptap.training.echoing.worker_stages import Copies, Delivered, Entry, Fresh, Key, drawn_repeats, pinned
 from looptap.training.host_loader import workers_of
 from looptap.training.instances import expected_length, on_item
 from looptap.training.noted import Noted
@@ -207,7 +207,7 @@ class Flow(Noted):
         while len(buffer) < most:
             if pending:
                 head = pending[0]
-                promised = drawn(factor, head.u)
+                promised = drawn_repeats(factor, head.u)
                 if head.done < promised:
                     head.done += 1
                     buffer.add(head)
@@ -247,7 +247,7 @@ class Flow(Noted):
     def _examples_of(self, run: EchoPass, fresh: Fresh, draws: bool = True) -> list[Example]:
         keys, given = fresh.keys(), fresh.delivered
         values = [self._whole_batch(run, given.payload, keys[0])] if given.whole else given.payload.examples()
-        piece = run.buffer.piece(size(values[0]) if given.whole else given.payload.nbytes)
+        piece = run.buffer.piece(tree_bytes(values[0]) if given.whole else given.payload.nbytes)
         draw = self._copies.random if draws and not self.in_workers(run.mode) else float  # which is 0.0
         many = given.fresh if given.whole else 1
         return [Example(key, value, piece, draw(), fresh.ticket, many) for key, value in zip(keys, values, strict=True)]
@@ -344,7 +344,7 @@ class Flow(Noted):
             if key in found:
                 run.buffer.add(found[key])
         lost = sum(key not in found for key in items)
-        lost += sum(max(0, drawn(run.factor, u) - done) for key, u, done in pending if key not in found)
+        lost += sum(max(0, drawn_repeats(run.factor, u) - done) for key, u, done in pending if key not in found)
         if lost:
             self.dropped += lost
             self._say(f"{lost} echoes that waited at the checkpoint are lost: the data was different after the resume.")
@@ -367,7 +367,7 @@ class Flow(Noted):
 
     def _promised(self, run: EchoPass, example: Example, factor: float | None = None) -> int:
         """Return how often this item appears, by default by the loop's factor."""
-        return 1 if self.in_workers(run.mode) else drawn(run.factor if factor is None else factor, example.u)
+        return 1 if self.in_workers(run.mode) else drawn_repeats(run.factor if factor is None else factor, example.u)
 
     def _most(self, mode: str, examples: int) -> int:
         """Return how many items the buffer may hold if ``examples`` fit."""

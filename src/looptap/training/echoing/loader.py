@@ -94,11 +94,11 @@ class Echo:
             augment=augment, augment_batch=augment_batch, transfer=transfer, broadcast=broadcast, clock=clock
         )
         self.loader = echo_arguments.checked_loader(loader, augment)
-        max_bytes = echo_arguments.positive("max_bytes", max_bytes, whole=True)
+        max_bytes = echo_arguments.positive_number("max_bytes", max_bytes, whole=True)
         end = echo_arguments.one_of("end", end, ("drain", "drop"))
         guard = echo_arguments.one_of("guard", guard, ("clone", "version"))
-        self._every = echo_arguments.positive("agree_every", agree_every, whole=True)
-        if not 1.0 <= echo_arguments.positive("bound", bound) <= MAX_FACTOR:
+        self._every = echo_arguments.positive_number("agree_every", agree_every, whole=True)
+        if not 1.0 <= echo_arguments.positive_number("bound", bound) <= MAX_FACTOR:
             raise ValueError(f"bound={bound!r} must be a factor, from 1 to {MAX_FACTOR:g}.")
         ranks, rank = _ranks()
         self._augment, self._broadcast, self._clock, self._max_bytes = augment, broadcast, clock, max_bytes

@@ -103,7 +103,7 @@ def _copied(leaf: Any) -> Any:
     return copy.deepcopy(leaf)
 
 
-def size(value: Any) -> int:
+def tree_bytes(value: Any) -> int:
     """Return the bytes of all leaves: exact for tensors and arrays, else a guess."""
     return sum(getattr(leaf, "nbytes", None) or sys.getsizeof(leaf) for leaf in leaves(value))
 
@@ -167,7 +167,7 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
-        return sum(size(values) for _, values, _ in self.columns)
+        return sum(tree_bytes(values) for _, values, _ in self.columns)
 
 
 def _rows_of(examples: list[Any]) -> list[list[Any]] | None:

@@ -121,7 +121,7 @@ class Copies:
 
     def __call__(self) -> int:
         """Return the copies of the next example."""
-        return drawn(self.factor, self._generator.random()) if self.factor != 1.0 else 1
+        return drawn_repeats(self.factor, self._generator.random()) if self.factor != 1.0 else 1
 
 
 class Fresh(NamedTuple):
@@ -271,14 +271,14 @@ class Stage:
             self._random, self._epoch, self._place = random.Random(f"{self.seed}/{epoch}/{worker}"), epoch, 0
         places = range(self._place, self._place + count)
         self._place += count
-        copies = None if whole else [tuple(range(drawn(factor, self._random.random()))) for _ in places]
+        copies = None if whole else [tuple(range(drawn_repeats(factor, self._random.random()))) for _ in places]
         return Ticket(-1, int(epoch) * 1000 + worker, bool(whole), [None] * count, places, copies)
 
 
-def drawn(factor: float, u: float) -> int:
+def drawn_repeats(factor: float, u: float) -> int:
     """Return how often an item appears: the factor, rounded at random by ``u``.
 
-    >>> drawn(2.25, 0.2), drawn(2.25, 0.3)
+    >>> drawn_repeats(2.25, 0.2), drawn_repeats(2.25, 0.3)
     (3, 2)
     """
     whole = int(factor)

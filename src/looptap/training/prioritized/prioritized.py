@@ -133,7 +133,7 @@ class Prioritized(Selection):
         agree: Callable[[float], float] | None = None,
     ) -> None:
         self.k, self.r, self.lam = k, r, lam
-        self.trends = PriorityTrends(arguments.size_of(data))
+        self.trends = PriorityTrends(arguments.instances_of(data))
         """The newest exact priority of each example, and its trend."""
         self.average: AverageGradient | None = None
         """gbar, the average gradient; None before a method needs it."""

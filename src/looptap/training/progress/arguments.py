@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from looptap.training.progress.forecast.earlier_runs import newest_of
+from looptap.training.progress.forecast.earlier_runs import newest_curves
 from looptap.training.progress.forecast.stopping_rules import Floats, Function, Never, StopRule
 
 
-def counts(**given: object) -> None:
+def check_counts(**given: object) -> None:
     """Raise ValueError for anything but None and whole numbers from 1."""
     for name, count in given.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1):
             raise ValueError(f"{name}={count!r} must be a whole number, 1 or more.")
 
 
-def positive(**values: object) -> None:
+def check_positive(**values: object) -> None:
     """Raise ValueError for anything but None and finite numbers above 0."""
     for name, value in values.items():
         if value is None:
@@ -29,7 +29,7 @@ def positive(**values: object) -> None:
             raise ValueError(f"{name}={value!r} must be a number above 0.")
 
 
-def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule:
+def stop_rule(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule:
     """Return the stopping rule for an argument. Raises TypeError."""
     if rule is None:
         return Never()
@@ -75,7 +75,7 @@ def earlier_from(history: Sequence[Sequence[float]]) -> list[Floats]:
     curves = [_numbers(curve) for curve in history] if isinstance(history, Iterable) else [None]
     if any(curve is None for curve in curves):
         raise ValueError(f"history={history!r:.60} must be a list of curves, each a list of what a run validated.")
-    return newest_of([curve for curve in curves if curve is not None])
+    return newest_curves([curve for curve in curves if curve is not None])
 
 
 def _numbers(values: object) -> Floats | None:
@@ -87,7 +87,7 @@ def _numbers(values: object) -> Floats | None:
     return found if found.ndim == 1 else None
 
 
-def number_of(value: Any) -> float:
+def as_float(value: Any) -> float:
     """Return ``value`` as a number; NaN if it is not one."""
     try:
         return float(value)

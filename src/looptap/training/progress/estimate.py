@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from looptap.training.progress.clock_ledger import OTHER, SHORT_WINDOW_SECONDS, TRAIN, VALIDATION, Ledger
-from looptap.training.progress.forecast.earlier_runs import newest_of
+from looptap.training.progress.forecast.earlier_runs import newest_curves
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.speed_trend import SpeedTrend, trend_of
 from looptap.training.progress.forecast.stop_forecast import StopAt, StopForecast
@@ -176,7 +176,7 @@ class Estimator:
         the rule is about to stop the run before it.
         """
         if (curves := self._offered) is not None:
-            self._offered, self.stopping.earlier = None, newest_of(curves)
+            self._offered, self.stopping.earlier = None, newest_curves(curves)
             self.changed()
         if self.stopping.fired:
             return False

@@ -35,7 +35,7 @@ def length_of(loader: Any, name: str) -> float | None:
     raise TypeError(f"{name}={loader!r:.60} must be a loader, or a number.")
 
 
-def instances_of(validation: Any) -> float:
+def validated_instances(validation: Any) -> float:
     """Return the instances of a validation, of a loader or a number; 0: unknown.
 
     Raises ValueError if there are none.

@@ -61,12 +61,12 @@ class TrainingPlan:
         return max(0.0, train), max(0.0, self.validation * points + inserted - self.checked)
 
 
-def nearest(place: float) -> float:
+def point_near(place: float) -> float:
     """Return the raw point at ``place``; between two of them, that place.
 
     After a resume places follow from lengths that may have changed.
 
-    >>> nearest(2.03), nearest(2.5)
+    >>> point_near(2.03), point_near(2.5)
     (2, 2.5)
     """
     return round(place) if abs(place - round(place)) < _SAME_POINT_SHARE else place

@@ -16,9 +16,9 @@ from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Led
 from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
-from looptap.training.progress.loader_size import EpochLength, Sizes, instances_of
+from looptap.training.progress.loader_size import EpochLength, Sizes, validated_instances
 from looptap.training.progress.observables import ProgressObservables, Setting, ShownEstimate
-from looptap.training.progress.plan import TrainingPlan, nearest
+from looptap.training.progress.plan import TrainingPlan, point_near
 from looptap.training.progress.run_end import RunEnd
 from looptap.training.progress.step_counter import StepCounter
 from looptap.training.progress.validation_subsets import Inserting
@@ -89,20 +89,20 @@ class Progress(ProgressObservables):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ready = False  # settings take no effect yet
-        arguments.counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
-        arguments.positive(budget=budget, max_time=max_time, every=every)
+        arguments.check_counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
+        arguments.check_positive(budget=budget, max_time=max_time, every=every)
         arguments.callables(size=size, on_update=on_update, clock=clock)
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: pass epochs=, max_steps=, budget= or max_time=.")
         self._length, sizes = EpochLength(train), Sizes(train, size)
         if max_steps is None and budget is None and epochs is not None and self._length.present == 0:
             raise ValueError("The training loader is empty: training would never end.")
-        self._validation = instances_of(validation)
+        self._validation = validated_instances(validation)
         self._every_batches = validate_every
         max_batches = None if max_steps is None else max_steps * accumulate
         self._end = RunEnd(epochs is not None, max_batches, budget, max_time)
         self.epochs = epochs or 1
-        self._rule: StopRule = arguments.rule_of(rule)
+        self._rule: StopRule = arguments.stop_rule(rule)
         if (patience := getattr(self._rule, "patience", None)) is not None:
             self.patience = patience
         self.metric = Metric(metric)
@@ -231,7 +231,7 @@ class Progress(ProgressObservables):
 
     def validated(self, value: float) -> bool:
         """Record the result of a validation; True if the rule stops training here."""
-        number = arguments.number_of(value)
+        number = arguments.as_float(value)
         self._ignored()
         self._flush()
         if not math.isfinite(number):
@@ -276,7 +276,7 @@ class Progress(ProgressObservables):
 
     @rule.setter
     def rule(self, rule: StopRule | Callable[[list[float]], object] | None) -> None:
-        self._rule = arguments.rule_of(rule)
+        self._rule = arguments.stop_rule(rule)
         self.patience = getattr(self._rule, "patience", self.patience)
         self.set_up()
 
@@ -311,7 +311,7 @@ class Progress(ProgressObservables):
         self._validation = self._validation or state["validation"]
         self.estimator.load_state_dict(state)
         point = self._every_batches or self._length.later
-        self._point_at = nearest(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
+        self._point_at = point_near(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
         self._shown.until = -math.inf
 
     # ------------------------------------------------------------ inside

@@ -16,7 +16,7 @@ import numpy as np
 
 from looptap.streams.preserving.untouched import untouched
 from looptap.training.collectives import all_reduce
-from looptap.training.progress.arguments import counts, seed_of
+from looptap.training.progress.arguments import check_counts, seed_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.plan import insertion
 
@@ -60,7 +60,7 @@ class Inserting:
             raise TypeError(f"evaluate={evaluate!r:.60} must be a function of a loader, which returns the metric.")
         if not hasattr(model, "modules") or not hasattr(model, "buffers"):
             raise TypeError(f"model={model!r:.60} must be the module that is validated.")
-        counts(accumulate=accumulate, processors=processors, speed_batches=speed_batches)
+        check_counts(accumulate=accumulate, processors=processors, speed_batches=speed_batches)
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
         self._accumulate, self._speed_batches = accumulate, speed_batches or 0
         self.cost = _INSTANCES_PER_PROCESSOR * (processors or os.cpu_count() or 1)

@@ -39,7 +39,7 @@ class Learning:
         """Add a step. Raises ValueError or TypeError for what is no output of it."""
         self.settle()
         found = arguments.per_example(len(ids), losses, logits, targets, self._criterion)
-        if (labels := arguments.labels_of(len(ids), targets)) is not None:
+        if (labels := arguments.class_labels(len(ids), targets)) is not None:
             self.table.label[ids] = labels
         self._late.append((ids, found, 1))
         if not getattr(found.losses, "is_cuda", False):

@@ -105,12 +105,12 @@ class Selection:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         rank, world = arguments.rank_and_world(rank, world)
-        size = arguments.size_of(data)
+        size = arguments.instances_of(data)
         self.shard = arguments.shard_of(size, rank, world)
-        self.seed = [arguments.whole("seed", seed, 0), rank]
+        self.seed = [arguments.checked_whole("seed", seed, 0), rank]
         self.batch_size = arguments.batch_size_of(batch_size, len(self.shard))
         self.data, self.samples, self.rank, self.world = data, samples, rank, world
-        self.epochs = None if epochs is None else arguments.whole("epochs", epochs)
+        self.epochs = None if epochs is None else arguments.checked_whole("epochs", epochs)
         self.features = None if features is None else features_of(features, size)
         if self.features is not None:
             self.learning_rate = self.features.learning_rate

@@ -15,7 +15,7 @@ from looptap.training.sampling.per_example import Criterion, CrossEntropy, PerEx
 from looptap.training.sampling.permutation_walk import Floats, Ints
 
 
-def size_of(data: Any) -> int:
+def instances_of(data: Any) -> int:
     """Return the number of instances of a data set, or the number itself.
 
     Raises TypeError for what has no indices, ValueError for no instances.
@@ -48,7 +48,7 @@ def why_resized(data: Any, size: int) -> str:
     )
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
+def checked_whole(name: str, value: Any, least: int = 1) -> int:
     """Return a whole number of at least ``least``. Raises ValueError, TypeError."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r:.60} must be a whole number.")
@@ -75,7 +75,7 @@ def rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
     if rank is None and world is None:
         running = group.is_available() and group.is_initialized()
         return (group.get_rank(), group.get_world_size()) if running else (0, 1)
-    if rank is None or world is None or not 0 <= whole("rank", rank, 0) < whole("world", world):
+    if rank is None or world is None or not 0 <= checked_whole("rank", rank, 0) < checked_whole("world", world):
         raise ValueError(f"rank={rank!r}, world={world!r} must be a rank and how many there are.")
     return rank, world
 
@@ -102,7 +102,7 @@ def shard_of(size: int, rank: int, world: int) -> Ints:
 
 def batch_size_of(batch_size: Any, instances: int) -> int:
     """Return the batch size, at most ``instances``. Raises ValueError, TypeError."""
-    if whole("batch_size", batch_size) > instances:
+    if checked_whole("batch_size", batch_size) > instances:
         raise ValueError(f"batch_size={batch_size} is more than the {instances} instances of this rank.")
     return int(batch_size)
 
@@ -132,7 +132,7 @@ def per_example(count: int, losses: Any, outputs: Any, targets: Any, criterion: 
 
 def distinct(ids: Ints, found: PerExample) -> tuple[Ints, Floats, Floats | None]:
     """Return each of ``ids`` once, with its mean loss and score."""
-    losses, scores = array_of(found.losses), None if found.scores is None else array_of(found.scores)
+    losses, scores = float_array(found.losses), None if found.scores is None else float_array(found.scores)
     ordered = np.sort(ids)
     if not np.count_nonzero(ordered[1:] == ordered[:-1]):  # no copies, which is usual
         return ids, losses, scores
@@ -149,7 +149,7 @@ def finite(ids: Ints, losses: Floats, scores: Floats | None) -> tuple[Ints, Floa
     return ids[good], losses[good], None if scores is None else scores[good]
 
 
-def labels_of(count: int, targets: Any) -> Any:
+def class_labels(count: int, targets: Any) -> Any:
     """Return targets as an array of ``count`` classes; None if they are none.
 
     Those on a device are not waited for.
@@ -172,7 +172,7 @@ def mean_over_ranks(number: float) -> float:
     return total / float(group.get_world_size())
 
 
-def array_of(values: Any) -> Floats:
+def float_array(values: Any) -> Floats:
     """Return a tensor, array or list as an array of 32-bit floats."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()

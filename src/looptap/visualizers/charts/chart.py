@@ -20,9 +20,9 @@ from looptap.visualizers.charts.base import APPEND, VALUE, Mode
 from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
-from looptap.visualizers.charts.overlay import OVERLAID_FAMILIES, Axes, Overlay, arranged, axes_of, no_room
+from looptap.visualizers.charts.overlay import OVERLAID_FAMILIES, Axes, Overlay, arranged, no_room, own_axes
 from looptap.visualizers.charts.reading.emptiness import grounded, nothing_seen
-from looptap.visualizers.charts.registry import find
+from looptap.visualizers.charts.registry import chart_class
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
@@ -155,7 +155,7 @@ class Chart:
         with self.lock:
             if any(one.stream is stream for one in self.series) or any(one is stream for one, _ in self._waiting):
                 return
-            choice = choice or chosen(stream, chart)
+            choice = choice or chosen_chart(stream, chart)
             if choice is None:
                 self._waiting.append((stream, options))
             else:
@@ -202,13 +202,13 @@ class Chart:
         first, choice = self.series[0].choice, new.choice
         if choice.family != first.family and not {choice.family, first.family} <= OVERLAID_FAMILIES:
             return f"the first is a {first.kind} ({first.family}), the second a {choice.kind} ({choice.family})"
-        alone = self.single or kind_of(choice.kind).single
+        alone = self.single or known_kind(choice.kind).single
         return f"a {choice.kind} cannot share a chart" if alone else no_room(self.series, new)
 
     def _layer(self, kind: str) -> Chart:
         """Return the chart of kind ``kind`` that draws such streams on this chart."""
         if kind not in self._layers:
-            self._layers[kind] = layer = kind_of(kind)(x=self.x, points=self.points, palette=self.palette)
+            self._layers[kind] = layer = known_kind(kind)(x=self.x, points=self.points, palette=self.palette)
             layer.series = self.series
         return self._layers[kind]
 
@@ -229,7 +229,7 @@ class Chart:
         waiting, self._waiting = self._waiting, []
         for stream, options in waiting:
             try:
-                choice = chosen(stream, options["chart"])
+                choice = chosen_chart(stream, options["chart"])
                 if choice is None:
                     self._waiting.append((stream, options))
                 else:
@@ -306,7 +306,7 @@ class Chart:
                 if plane:
                     marks, axes = self._overlay.axes(drawn, self.view.log)
                 else:
-                    axes = Axes(*axes_of(self.series))
+                    axes = Axes(*own_axes(self.series))
             except Exception as error:
                 axes = Axes(Axis(), Axis())
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
@@ -361,17 +361,17 @@ class Chart:
         return found
 
 
-def chosen(stream: Stream, chart: str = "") -> Choice | None:
+def chosen_chart(stream: Stream, chart: str = "") -> Choice | None:
     """Choose the chart by a stream's first value; return None before there is one."""
     value = stream.first()
     return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
 
 
-def kind_of(name: str) -> type[Chart]:
+def known_kind(name: str) -> type[Chart]:
     """Return the class of a kind of chart. Raises ValueError if there is none."""
-    return cast("type[Chart]", find(name))
+    return cast("type[Chart]", chart_class(name))
 
 
-def make(choice: Choice, **options: Any) -> Chart:
+def make_chart(choice: Choice, **options: Any) -> Chart:
     """Make a chart of the chosen kind, without a stream."""
-    return kind_of(choice.kind)(**options)
+    return known_kind(choice.kind)(**options)

@@ -46,7 +46,7 @@ class WatchedCommands:
         if answer is not None and answer.done():
             self._asked = None
             if answer.exception() is None:
-                self.known = commands(answer.result())[-MAX_MARKS:]
+                self.known = command_marks(answer.result())[-MAX_MARKS:]
         if self._asked is not None or time.monotonic() - self._looked < _QUERY_INTERVAL_SECONDS:
             return
         self._looked = time.monotonic()
@@ -56,7 +56,7 @@ class WatchedCommands:
                 if asked.done():
                     self.look(run)
             else:
-                self.known = commands(run.commands)[-MAX_MARKS:]
+                self.known = command_marks(run.commands)[-MAX_MARKS:]
         except Exception:  # the run is gone or its file closed: what is known stays
             return
 
@@ -99,7 +99,7 @@ class Marks:
                 except TypeError:  # it cannot be a key
                     self._runs.append((source, WatchedCommands()))
         else:
-            self._fixed += commands(source)
+            self._fixed += command_marks(source)
 
     def forget_runs(self) -> None:
         """Show no commands of runs: for readers who may see streams only."""
@@ -111,7 +111,7 @@ class Marks:
             if stream.newest > taken:
                 self._streams[key] = (stream, stream.newest)
                 for record in stream.records_after(taken):
-                    for command in commands([record.value]):
+                    for command in command_marks([record.value]):
                         placed = command.number or command.wall
                         here = command._replace(event=stream.on, number=record.event, wall=record.wall)
                         self._fixed.append(command if placed else here)
@@ -182,10 +182,10 @@ def _place(command: CommandMark, series: list[Series]) -> float | None:
     return None
 
 
-def commands(source: Iterable[Any]) -> list[CommandMark]:
+def command_marks(source: Iterable[Any]) -> list[CommandMark]:
     """Return the marks of records, mappings or store rows, except refused commands.
 
-    >>> commands([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
+    >>> command_marks([{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "done", "number": 7}])[0].text
     'lr 0.1 → 0.01'
     """
     marks = (_mark_of_record(one) if isinstance(one, CommandRecord) else _mark_of_mapping(one) for one in source)

@@ -100,16 +100,16 @@ class Overlay:
         streams = [one for one, _ in drawn]
         at = {edge: [one for one in streams if edge in (one.side, one.across)] for edge in EDGES}
         left, right, above = at["left"] or streams, at["right"], at["top"]
-        x, y = axes_of(at["bottom"] or streams)[0], axes_of(left)[1]
+        x, y = own_axes(at["bottom"] or streams)[0], own_axes(left)[1]
         top, far = None, None
         if not right and not any(one.placed for one in streams) and self._plain(streams):
             marks, y, far = self._by_scale(marks, _quantities(drawn), y, log)
         if above:
-            x, top = _titled(x, _names(marks, across="bottom")), _titled(axes_of(above)[0], _names(marks, across="top"))
+            x, top = _titled(x, _names(marks, across="bottom")), _titled(own_axes(above)[0], _names(marks, across="top"))
         if right:
             names = _names(marks, side="right") or [one.name for one in right]
             y = _titled(y, _names(marks, side="left"), self._plain(left))
-            far = _titled(axes_of(right)[1], names, self._plain(right))
+            far = _titled(own_axes(right)[1], names, self._plain(right))
         return marks, Axes(x, y, None, top, far)
 
     @staticmethod
@@ -158,7 +158,7 @@ def _behind_lines(marks: Sequence[Mark]) -> list[Mark]:
     return found
 
 
-def axes_of(series: Sequence[Series]) -> tuple[Axis, Axis, Axis | None]:
+def own_axes(series: Sequence[Series]) -> tuple[Axis, Axis, Axis | None]:
     """Return the axes of streams as if they had the chart to themselves."""
     found = []
     layers: list[Any] = list(dict.fromkeys(one.layer for one in series))

@@ -89,7 +89,7 @@ def kind_named(name: str) -> str:
     return kind
 
 
-def find(name: str) -> type[ChartKind]:
+def chart_class(name: str) -> type[ChartKind]:
     """Return the class of a kind of chart. Raises ValueError if there is none."""
     name = kind_named(name)
     if name not in _loaded:

@@ -14,7 +14,7 @@ from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.legends import label_of, run_of
 from looptap.visualizers.charts.reading import schemas
 from looptap.visualizers.data.numbers import MISSING, Floats, in_floats, missing, number
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.data.words import shown_text
 
 if TYPE_CHECKING:
     import pandas
@@ -59,14 +59,14 @@ class Summary(list[dict[str, Any]]):
 
     def _texts(self) -> Iterator[list[str]]:
         for row in self:
-            yield ["" if cell is None else shown(cell) for cell in row.values()]
+            yield ["" if cell is None else shown_text(cell) for cell in row.values()]
 
 
-def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -> Summary:
+def summary_rows(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -> Summary:
     """Return a row for each stream of numbers; ``names`` has the legends by ``id()``.
 
     >>> from looptap.streams.stream.stream import stream_of
-    >>> summary([stream_of([(1, 0.5), (2, 0.25), (3, 0.3)], fields=("step", "loss"), name="train")])
+    >>> summary_rows([stream_of([(1, 0.5), (2, 0.25), (3, 0.3)], fields=("step", "loss"), name="train")])
     run  stream  values  final  best  at  best_is
          train   3       0.3    0.25  2   min
     """

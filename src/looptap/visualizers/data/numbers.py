@@ -188,10 +188,10 @@ def in_floats(values: ValueColumns) -> Floats:
     return found
 
 
-def rows(values: Sequence[Sequence[Any]], width: int) -> Floats:
+def rows_as_array(values: Sequence[Sequence[Any]], width: int) -> Floats:
     """Return rows of ``width`` numbers as an array (width, n), or raise TypeError.
 
-    >>> rows([(1, 0.5), (2, 0.25)], 2)[1]
+    >>> rows_as_array([(1, 0.5), (2, 0.25)], 2)[1]
     array([0.5 , 0.25])
     """
     if isinstance(values, ValueColumns) and values.rows and len(values.columns) == width and "str" not in values.types:

@@ -19,10 +19,10 @@ _short.maxlevel = 4
 _short.maxlong = 60
 
 
-def shown(value: Any, letters: int = 200) -> str:
+def shown_text(value: Any, letters: int = 200) -> str:
     """Return a value as text of at most ``letters`` characters.
 
-    >>> shown(0.123456789), shown("a" * 9, 5), shown([1, None, 1 / 3])
+    >>> shown_text(0.123456789), shown_text("a" * 9, 5), shown_text([1, None, 1 / 3])
     ('0.123457', 'aaaa…', '[1, None, 0.333333]')
     """
     try:

@@ -91,7 +91,7 @@ def color_of(color: str, index: int) -> str:
     return known or COLORS[index % len(COLORS)]
 
 
-def flat(values: Any) -> Numbers:
+def flat_floats(values: Any) -> Numbers:
     """Return one dimension of float64, infinities as NaN, magnitudes bounded."""
     numbers: Numbers = np.array(values, dtype=np.float64).ravel()
     numbers[np.isinf(numbers)] = np.nan
@@ -99,7 +99,7 @@ def flat(values: Any) -> Numbers:
     return numbers
 
 
-def local(seconds: Numbers) -> Numbers:
+def local_time(seconds: Numbers) -> Numbers:
     """Shift seconds since the epoch so that a library showing UTC shows local time."""
     known = seconds[np.isfinite(seconds)]
     newest = float(np.clip(known.max(), *_PLOTTABLE_EPOCH_SECONDS)) if known.size else 0.0
@@ -110,7 +110,7 @@ def local(seconds: Numbers) -> Numbers:
 def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     """Return a picture whose numbers, texts and colours every library can draw.
 
-    Badges name what is left out. Times are shifted to local time (`local`), so do this once. What is empty becomes a
+    Badges name what is left out. `local_time` shifts times, so do this once. What is empty becomes a
     `Text` that says so. Our colours become those of ``theme``.
     """
     notices: list[str] = []
@@ -149,7 +149,7 @@ def _mark(mark: Mark, color: str, x: Axis, y: Axis, space: Axis, notices: list[s
         case Images():
             return _images(mark, notices)
         case Pie():
-            shares = np.maximum(np.nan_to_num(flat(mark.shares)), 0.0)
+            shares = np.maximum(np.nan_to_num(flat_floats(mark.shares)), 0.0)
             _tell(notices, len(shares), MAX_COLUMNS, "first shares")
             shares = shares[:MAX_COLUMNS]
             if not shares.sum() > 0:
@@ -178,7 +178,7 @@ def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices
         return replace(mark, x=across, low=low, high=high)
     columns = [_along(mark.x, x), _along(mark.y, y), *([] if mark.z is None else [_along(mark.z, z)])]
     if isinstance(mark, Points) and mark.values is not None:
-        *columns, values = _even(*columns, flat(mark.values))
+        *columns, values = _even(*columns, flat_floats(mark.values))
         mark = replace(mark, values=values)
     across, up, *deep = _even(*columns)
     if isinstance(mark, Points):
@@ -216,7 +216,7 @@ def _grid(mark: Grid) -> Mark:
         return Text(("The matrix has no cells yet.",))
     rows, columns = cells.shape
     return Grid(
-        flat(cells).reshape(rows, columns),
+        flat_floats(cells).reshape(rows, columns),
         _padded(mark.rows, rows, 24) if mark.rows else (),
         _padded(mark.columns, columns, 24) if mark.columns else (),
         mark.written, clean(mark.name, 60),
@@ -241,10 +241,10 @@ def _image(image: Any) -> Numbers:
 
 def _along(values: Any, axis: Axis) -> Numbers:
     """Return numbers for an axis: positive if it is logarithmic, local if of time."""
-    numbers = flat(values)
+    numbers = flat_floats(values)
     if axis.log:
         numbers[~(numbers > 1 / MAX_MAGNITUDE)] = np.nan
-    return local(numbers) if axis.time else numbers
+    return local_time(numbers) if axis.time else numbers
 
 
 def _axis(axis: Axis) -> Axis:

@@ -42,14 +42,14 @@ class NoPlace(RuntimeError):
     """Charts cannot be shown where requested; the message says why and what to do."""
 
 
-def choose(wanted: str = "") -> Place:
+def choose_place(wanted: str = "") -> Place:
     """Return the first place that works here, or the one that is ``wanted``.
 
     "window" is the first that is a window. A backend given to matplotlib (``matplotlib.use``, MPLBACKEND) comes first.
     Checking starts the toolkit for a moment; Qt is checked in another process, which it ends if it fails. Raises
     NoPlace if the wanted place does not work, ValueError for an unknown one.
 
-    >>> choose("terminal").name
+    >>> choose_place("terminal").name
     'terminal'
     """
     if wanted and wanted != "window":

@@ -1,4 +1,4 @@
-"""Pictures to files: `save` draws with matplotlib, plotly or as text."""
+"""Pictures to files: `save_pictures` draws with matplotlib, plotly or as text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from looptap.visualizers.drawing.layouts import arrange
 from looptap.visualizers.drawing.picture import Picture
 
 WRITTEN = (".png", ".svg", ".pdf", ".html", ".csv", ".txt", ".gif")
-"""Suffixes that `save` writes; a .gif shows the pictures one after the other."""
+"""Suffixes that `save_pictures` writes; a .gif shows the pictures one after the other."""
 _EXTRAS = {".txt": "terminal"}
 """The extras of looptap that install the library, if not "window"."""
 
 
-def save(
+def save_pictures(
     pictures: Picture | Sequence[Picture],
     path: str | os.PathLike[str],
     rows: int | None = None,
@@ -35,7 +35,7 @@ def save(
     Raises ValueError for any other suffix and for no pictures, FileNotFoundError for a missing directory, ImportError
     for a missing library.
     """
-    path, several = checked(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
+    path, several = checked_path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
     if not several:
         raise ValueError(f"There is no picture to write to {path}; a chart has one after its first value.")
     suffix = path.suffix.lower()
@@ -56,7 +56,7 @@ def save(
     return path
 
 
-def checked(path: str | os.PathLike[str]) -> Path:
+def checked_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file to write. Raises ValueError or FileNotFoundError."""
     path = Path(path)
     if path.suffix.lower() not in WRITTEN:
@@ -76,7 +76,7 @@ def _write(
     title: str,
 ) -> None:
     if suffix == ".txt":
-        from looptap.visualizers.drawing.backends.with_text import draw_all as text_of_all
+        from looptap.visualizers.drawing.backends.with_text import all_as_text as text_of_all
 
         text = text_of_all(several, width=100, color=False, rows=rows)
         path.write_text(text + "\n", encoding="utf-8")

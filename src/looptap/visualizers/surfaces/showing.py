@@ -10,7 +10,7 @@ from typing import Any
 from looptap.streams.stream.state_and_cost import LIVE
 from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.charts.legends import run_of
-from looptap.visualizers.surfaces.capabilities import Place, choose
+from looptap.visualizers.surfaces.capabilities import Place, choose_place
 
 
 def show(
@@ -27,10 +27,10 @@ def show(
 
     A window waits until it is closed if ``block``, by default as ``pyplot.show()`` does: in a script it waits, after
     ``pyplot.ion()`` it does not, and then moves while ``pyplot.pause`` or another loop of the toolkit runs. Elsewhere
-    it waits, unless ``block`` is False, until no stream lives any more. Raises NoPlace and ValueError as `choose`.
+    it waits, unless ``block`` is False, until no stream lives any more. Raises what `choose_place` raises.
     """
     say = report or (lambda text: print(f"looptap: {text}", file=sys.stderr, flush=True))
-    found = choose(place)
+    found = choose_place(place)
     name = title or title_of(plot)
     if found.obstacles or report:
         say(f"{name} in {found}.")

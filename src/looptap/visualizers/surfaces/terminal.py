@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from looptap.visualizers.cells import ChartGrid
-from looptap.visualizers.drawing.backends.with_text import draw_all
+from looptap.visualizers.drawing.backends.with_text import all_as_text
 
 MIN_FRAME_SECONDS = 0.1
 """Seconds between two frames, at least."""
@@ -34,13 +34,13 @@ def show_terminal(
         while plot.live and time.monotonic() < deadline:
             time.sleep(MIN_FRAME_SECONDS)
         plot.pull()
-        print(drawn(plot, console.width, 20 * plot.shape[0], title, status(), color=False).plain)
+        print(chart_lines(plot, console.width, 20 * plot.shape[0], title, status(), color=False).plain)
         return
 
     def frame() -> Text:
         rows = max(1, -(-len(plot.cells) // max(1, min(len(plot.cells), console.width // 60))))
         height = max(8, (console.height - 3) // rows - 1)
-        return drawn(plot, console.width - 1, height, title, status(), color=True)
+        return chart_lines(plot, console.width - 1, height, title, status(), color=True)
 
     plot.pull()
     with Live(frame(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
@@ -55,8 +55,8 @@ def show_terminal(
             time.sleep(max(MIN_FRAME_SECONDS, 2 * (time.monotonic() - start)))
 
 
-def drawn(plot: ChartGrid, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
+def chart_lines(plot: ChartGrid, width: int, height: int, title: str, status: str, *, color: bool) -> Text:
     """Return the charts, each of at most ``height`` lines, under the run's title."""
     head = "".join(c for c in f"{title}  {status}".rstrip() if c.isprintable())
-    text = draw_all(plot.pictures(), width, height, color)
+    text = all_as_text(plot.pictures(), width, height, color)
     return Text.assemble((head[: max(1, width)], "bold"), "\n", Text.from_ansi(text, no_wrap=True))

@@ -17,7 +17,7 @@ from looptap.visualizers.drawing.backends.matplotlib_marks import theme_of
 from looptap.visualizers.drawing.backends.with_matplotlib import align
 from looptap.visualizers.surfaces.panels.side_panel import ControlsReader, SidePanel, runs_to_control
 from looptap.visualizers.surfaces.panels.window_width import MAX_WINDOW_INCHES, PANEL_INCHES, widen
-from looptap.visualizers.surfaces.windows.clipboard import copied
+from looptap.visualizers.surfaces.windows.clipboard import copy_text
 from looptap.visualizers.surfaces.windows.framebar import FrameBar
 from looptap.visualizers.surfaces.windows.interrupts import interruptible
 from looptap.visualizers.surfaces.windows.pointer import Pointer
@@ -69,7 +69,7 @@ class ChartWindow:
         self.view = WindowView(
             lambda: self.parts,
             lambda suffix: self.save(suffix=suffix),
-            lambda text: self._tell(copied(self.canvas, text)),
+            lambda text: self._tell(copy_text(self.canvas, text)),
         )
         self.panel: SidePanel | None = None
         self._reader = ControlsReader(runs_to_control(plot))

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from looptap.agent.loop.calls.call_monitor import CallMonitor, WatchedFunction
-from looptap.agent.loop.calls.frame_variables import names_in, variables_in
+from looptap.agent.loop.calls.frame_variables import variable_names, variables_in
 from looptap.agent.loop.calls.short_values import short
 from looptap.agent.loop.evaluation_plan import DeferredActions
 from looptap.agent.loop.event_sources import EventSource
@@ -113,7 +113,7 @@ class FunctionCalls(WatchedFunction):
             raise KeyError(name)
 
         def names() -> Iterable[str]:
-            return [_ARGUMENTS, *names_in(frame)]
+            return [_ARGUMENTS, *variable_names(frame)]
 
         found = FoundObservables(present, find, names)
         try:

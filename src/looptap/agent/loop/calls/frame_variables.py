@@ -19,7 +19,7 @@ _OPTIMIZED = inspect.CO_OPTIMIZED  # of code whose variables are no dict
 _SHARING = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
-def names_in(frame: FrameType) -> list[str]:
+def variable_names(frame: FrameType) -> list[str]:
     """Return the names that a frame's code has for variables."""
     code = frame.f_code
     return [*variables_of(code)] if code.co_flags & _OPTIMIZED else [*frame.f_locals]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.columns.arithmetic import as_array
+from looptap.streams.columns.arithmetic import number_array
 from looptap.streams.columns.value_columns import MAX_COLUMNS, ValueColumns
 from looptap.streams.events import EventOrigin, event_of
 
@@ -138,7 +138,7 @@ class EventBatch:
         found = self._columns.get(place)
         if found is None:
             values = self.values[place]
-            found = self._columns[place] = values if isinstance(values, np.ndarray) else as_array(values)
+            found = self._columns[place] = values if isinstance(values, np.ndarray) else number_array(values)
         return found
 
     def table(self, names: Sequence[str], single: bool) -> Sequence[Any]:

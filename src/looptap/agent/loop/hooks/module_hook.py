@@ -17,7 +17,7 @@ from looptap.agent.loop.hooks.unsaved_hook import UnsavedHook, leave_out
 from looptap.streams.errors import QueryError
 from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.values.modules.module_read import GRADS_OF, INPUTS
-from looptap.streams.values.torch_interop import local
+from looptap.streams.values.torch_interop import local_shard
 
 MAX_TENSORS_COUNT = 64
 """Tensors of one call that are kept; a cache of keys and values may have more."""
@@ -117,7 +117,7 @@ class ModuleHook(UnsavedHook):
                 self.problem = f"it is a {type(tensor).__name__}, and not a tensor of torch's own class"
                 return None
             with self._torch.no_grad():
-                tensor = local(tensor)
+                tensor = local_shard(tensor)
         alias = tensor.detach()
         self._kept.append((alias, -1 if alias.is_inference() else alias._version))
         return alias.clone() if self._copies else alias

@@ -11,7 +11,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.events import Event, Lazy, held
 from looptap.streams.harmless.plain import is_module
 from looptap.streams.values.modules.module_read import ModuleRead
-from looptap.streams.values.modules.named_modules import find
+from looptap.streams.values.modules.named_modules import find_modules
 
 MAX_EVENTS_BEFORE_CALL = 20
 """Events without a first call of the modules after which the query ends."""
@@ -40,10 +40,10 @@ class QueryHooks:
 
     def check(self) -> None:
         """Raise QueryError for what can be known to fail before the first event."""
-        if models := models_of(self._exposed):
+        if models := models_among(self._exposed):
             for read in self._reads:
                 try:
-                    find(models, read.patterns)
+                    find_modules(models, read.patterns)
                 except RuntimeError:  # the loop is changing a module just now: the first event will tell
                     return
 
@@ -57,7 +57,7 @@ class QueryHooks:
         models, awaited = self._models_at(event)
         try:
             if not self._closed:
-                self._put_in({**models_of(event.__looptap_exposed__()), **models})
+                self._put_in({**models_among(event.__looptap_exposed__()), **models})
         except QueryError:
             if not awaited:  # a variable of the job of that name, which has no value yet
                 raise
@@ -74,11 +74,11 @@ class QueryHooks:
         if (load := getattr(observables, "load", None)) is not None:  # in a script as it is they are searched for
             load(names := {"model", *(p.partition(".")[0] for read in self._reads for p in read.patterns if p)})
             awaited = not names.isdisjoint(observables.coming)
-        return models_of(observables), awaited
+        return models_among(observables), awaited
 
     def _put_in(self, models: dict[str, Any]) -> None:
         hooks: dict[ModuleRead, dict[str, ModuleHook]] = {}
-        found = {read: find(models, read.patterns) for read in self._reads}
+        found = {read: find_modules(models, read.patterns) for read in self._reads}
         try:
             for read, modules in found.items():
                 hooks[read] = {}
@@ -141,12 +141,12 @@ class QueryHooks:
             if self._move(models):
                 return True
         known = {name: model for name, weak in self._models.items() if (model := weak()) is not None}
-        return self._move({**known, **models_of(self._exposed)})
+        return self._move({**known, **models_among(self._exposed)})
 
     def _move(self, models: dict[str, Any]) -> bool:
         """Put the hooks on the modules of ``models``; return False if they are there."""
         try:
-            found = {read: find(models, read.patterns) for read in self._reads}
+            found = {read: find_modules(models, read.patterns) for read in self._reads}
         except QueryError:
             return False
         same = all(
@@ -188,7 +188,7 @@ def _each(hooks: Mapping[ModuleRead, Mapping[str, ModuleHook]], do: Callable[[Mo
             do(hook)
 
 
-def models_of(observables: Mapping[str, Any]) -> dict[str, Any]:
+def models_among(observables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the models among observables, by name."""
     found = {}
     for name, value in [(name, held(value)) for name, value in list(observables.items())]:

@@ -16,7 +16,7 @@ from inspect import CO_OPTIMIZED
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from looptap.agent.loop.calls.frame_variables import names_in, variables_in
+from looptap.agent.loop.calls.frame_variables import variable_names, variables_in
 from looptap.streams.events import BUILT_IN, MACHINE
 from looptap.streams.language import builtins
 
@@ -41,7 +41,7 @@ def find(frame: FrameType | None, name: str) -> Any:
 
     Of modules there are torch's own only, by the job's names for them.
     """
-    if is_ours(name):
+    if is_own_name(name):
         raise KeyError(name)
     if found := find_all(frame, (name,)):
         return found[name]
@@ -124,11 +124,11 @@ def _paths(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
         level = inner
 
 
-def listed(frame: FrameType | None) -> list[str]:
+def in_sight(frame: FrameType | None) -> list[str]:
     """Return names in sight that a message may list."""
     names = [
-        name for one in outward(frame) if kind_of_file(one.f_code.co_filename) == USER for name in names_in(one)
-        if not name.startswith(("_", ".")) and name not in words() and any(True for _ in _values(one, (name,)))
+        name for one in outward(frame) if kind_of_file(one.f_code.co_filename) == USER for name in variable_names(one)
+        if not name.startswith(("_", ".")) and name not in language_words() and any(True for _ in _values(one, (name,)))
     ]  # fmt: skip
     return list(dict.fromkeys(names))[:MAX_LISTED_NAMES_COUNT]
 
@@ -146,7 +146,7 @@ def home_of(frame: FrameType | None, name: str) -> str | None:
 
     Functions in sight come first; for a script itself it is ``<module>``; None if there is none.
     """
-    if is_ours(name):
+    if is_own_name(name):
         return None
     for one in outward(frame):
         if name in _assigned(one.f_code) and not variables_in(one, (name,)):
@@ -165,13 +165,13 @@ def home_of(frame: FrameType | None, name: str) -> str | None:
 def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     """Yield all names in sight and their values, in the order of a search."""
     for one in outward(frame):
-        names = [name for name in names_in(one) if not name.startswith("__")]
+        names = [name for name in variable_names(one) if not name.startswith("__")]
         yield from variables_in(one, names)
     for space in _globals(frame):
         yield from [(name, value) for name, value in [*space.items()] if not name.startswith("__")]
 
 
-def place_of(frame: FrameType | None, name: str) -> str:
+def scope_of(frame: FrameType | None, name: str) -> str:
     """Return the function, or else the module, that has a name in sight; or nothing."""
     for one in outward(frame):
         if variables_in(one, (name,)):
@@ -227,17 +227,17 @@ def kind_of_file(file: str) -> str:
     return USER
 
 
-def is_ours(name: str) -> bool:
+def is_own_name(name: str) -> bool:
     """Return True for names of an event itself, whatever the job calls so.
 
-    >>> is_ours("rank"), is_ours("__name__"), is_ours("norm")
+    >>> is_own_name("rank"), is_own_name("__name__"), is_own_name("norm")
     (True, True, False)
     """
     return name in _OWN or name.startswith("__")
 
 
 @cache
-def words() -> frozenset[str]:
+def language_words() -> frozenset[str]:
     """Return the words of the query language, which keep their meaning.
 
     A variable of the job of that name is ``e['norm']``.

@@ -33,7 +33,7 @@ def commands_command(
         records, id = job.commands, job.id
     entries = list(records) if isinstance(records, Records) else records.entries()
     if as_yaml:
-        print(command_file.text_of(entries, id), end="")
+        print(command_file.file_text(entries, id), end="")
     elif as_json:
         print(json_of(entries))
     else:

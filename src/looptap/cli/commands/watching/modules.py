@@ -12,7 +12,7 @@ from looptap.cli.formats import printable
 from looptap.cli.options import RunName
 from looptap.cli.output import DONE, complain, console, say_json
 from looptap.client.attach import attach
-from looptap.client.streams.model_modules import line_of
+from looptap.client.streams.model_modules import module_line
 
 
 def modules_command(
@@ -45,7 +45,7 @@ def modules_command(
     if not found:
         lines.print("This job has no modules. It has them once it calls agent.expose(model=model).")
     for name, one in found.items():
-        lines.print(Text.assemble((printable(name), "cyan"), f"  {printable(line_of(one))}"))
+        lines.print(Text.assemble((printable(name), "cyan"), f"  {printable(module_line(one))}"))
     if found.left_out:
         lines.print(f"and {found.left_out:,} more; a PATTERN lists fewer.")
     return DONE

@@ -38,7 +38,7 @@ from looptap.streams.stream.stream import Stream
 from looptap.streams.waiting import poll_until
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.plot import Plot
-from looptap.visualizers.surfaces.saving import checked
+from looptap.visualizers.surfaces.saving import checked_path
 
 POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two checks while waiting for values."""
@@ -201,7 +201,7 @@ def plot_command(
 def _check(path: str) -> None:
     """Raise BadParameter for a file that cannot be written."""
     try:
-        checked(path)
+        checked_path(path)
     except ValueError as error:
         raise BadParameter(str(error)) from None
 

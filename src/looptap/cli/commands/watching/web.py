@@ -79,13 +79,13 @@ def web_command(
     try:
         from looptap.cli.page_runs import PageRuns
         from looptap.visualizers.surfaces.capabilities import no_display
-        from looptap.visualizers.surfaces.web.page_access import is_loopback
+        from looptap.visualizers.surfaces.web.page_access import names_this_machine
         from looptap.visualizers.surfaces.web.run_shelf import RunShelf
         from looptap.visualizers.surfaces.web.web_server import WebServer
     except ImportError as error:
         missing = (error.name or "tornado").partition(".")[0]
         return complain(f"looptap web needs the package {missing}: pip install 'looptap[web]'")
-    own = is_loopback(host) and not (shared or allow_host)
+    own = names_this_machine(host) and not (shared or allow_host)
     shelf = RunShelf(PageRuns(names or ()), operate=operate, config=config, own=own)
     shelf.refresh()
     try:

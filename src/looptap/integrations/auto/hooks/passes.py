@@ -17,7 +17,7 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from looptap.agent.loop.calls.frame_variables import names_in, variables_in
+from looptap.agent.loop.calls.frame_variables import variable_names, variables_in
 from looptap.agent.loop.sight.frames import LIBRARY, USER, kind_of_file
 from looptap.streams.loop.loop_place import CallSite, LoopPlace, frames_to_loop, is_left, place_of_loop, spots_from
 
@@ -244,7 +244,7 @@ class LoaderPasses:
 def _variables_of(frame: FrameType | None) -> list[set[tuple[str, int]]]:
     """Return what changes as a function gets a value, outward up to that of the loop."""
     shown = [one for one in frames_to_loop(frame) if kind_of_file(one.f_code.co_filename) in (USER, LIBRARY)]
-    return [{(name, id(value)) for name, value in variables_in(one, names_in(one))} for one in shown]
+    return [{(name, id(value)) for name, value in variables_in(one, variable_names(one))} for one in shown]
 
 
 def _data_of(iterator: Any) -> Any:

@@ -142,9 +142,9 @@ class ScriptNames:
     def _last(self, name: str) -> Any:
         """Return what there is without a variable in sight. Raises KeyError."""
         found, frame, at_backward = self.found, self._frame, self._at_backward
-        if frames.is_ours(name):
+        if frames.is_own_name(name):
             raise KeyError(name)
-        if name in frames.words() and not frames.may_come(frame, name):
+        if name in frames.language_words() and not frames.may_come(frame, name):
             found.nowhere[name] = frames.no_value(frame, name)
             raise KeyError(name)
         ours = self._values.otherwise(name)
@@ -177,7 +177,7 @@ class ScriptNames:
 
     def _names(self) -> list[str]:
         others = [name for name in _OTHERS if self._values.otherwise(name) is not None]
-        return [*filter(self._has, self._values.names), *frames.listed(self._frame), *self._at_backward.values, *others]
+        return [*filter(self._has, self._values.names), *frames.in_sight(self._frame), *self._at_backward.values, *others]
 
     def _has(self, name: str) -> bool:
         try:
@@ -192,4 +192,4 @@ class ScriptNames:
         return frames.home_of(self._frame, name)
 
     def _place_of(self, name: str) -> str:
-        return "" if name in self._values.names else frames.place_of(self._frame, name)
+        return "" if name in self._values.names else frames.scope_of(self._frame, name)

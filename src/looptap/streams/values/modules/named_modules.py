@@ -121,7 +121,7 @@ def _wrapped(module: Any) -> Any:
     return None
 
 
-def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
+def find_modules(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
     """Return the modules that match ``patterns``, by name.
 
     ``models`` are those of an event by the names of the observables; such a name may precede that of a module, and

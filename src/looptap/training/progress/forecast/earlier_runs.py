@@ -40,7 +40,7 @@ def curves_in(kept: Sequence[Any], metric: Metric) -> list[Floats]:
     return curves
 
 
-def newest_of(curves: Sequence[Floats]) -> list[Floats]:
+def newest_curves(curves: Sequence[Floats]) -> list[Floats]:
     """Return the newest ``curves`` that have any value, and only numbers."""
     return [curve for curve in curves[-MAX_EARLIER_RUNS:] if len(curve) and np.isfinite(curve).all()]
 

@@ -244,7 +244,7 @@ def features_of(given: Any, size: int) -> Features:
     return found
 
 
-def array_of(values: Any) -> np.ndarray[Any, np.dtype[Any]]:
+def feature_array(values: Any) -> np.ndarray[Any, np.dtype[Any]]:
     """Return a tensor, array or list as an array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
@@ -252,14 +252,14 @@ def array_of(values: Any) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _numbers(name: str, values: Any) -> np.ndarray[Any, np.dtype[Any]]:
-    found = array_of(values)
+    found = feature_array(values)
     if found.dtype.kind not in "fiub":
         raise TypeError(f"{name}={values!r:.60} must be numbers, all rows of the same length.")
     return found
 
 
 def _classes(labels: Any, size: int, classes: int | None) -> Any:
-    found = array_of(labels)
+    found = feature_array(labels)
     if found.dtype.kind not in "iu" or found.shape != (size,):
         raise ValueError(f"labels of shape {found.shape} must be one whole number for each of {size:,} instances.")
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) < (classes or 2**31):

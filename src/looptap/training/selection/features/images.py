@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.training.selection.features.features import DenseFeatures, array_of
+from looptap.training.selection.features.features import DenseFeatures, feature_array
 
 _MAX_IMAGES_PER_PART = 1024
 
@@ -29,7 +29,7 @@ def pixels_and_class(images: Any, labels: Any, side: int = 8, classes: int | Non
 
 
 def _shrunk(images: Any, side: int) -> Any:
-    found = array_of(images)
+    found = feature_array(images)
     if found.dtype.kind not in "fiub" or found.ndim not in (3, 4) or not found.size:
         raise ValueError(f"images of shape {found.shape} must be numbers (n, h, w), (n, c, h, w) or (n, h, w, c).")
     if found.ndim == 3:

@@ -16,7 +16,7 @@ from looptap.visualizers.data.color_scales import VIRIDIS, shade
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.data.numbers import Floats, describe, floats, is_number, number
 from looptap.visualizers.data.sample_buffer import thinned
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.data.words import shown_text
 from looptap.visualizers.drawing.picture import Axis, Line, Mark
 
 MAX_LINES, MAX_AXES = 200, 20
@@ -133,7 +133,7 @@ class ParallelChart(Chart):
         axes = tuple(_axis(str(name), [row.get(name) for row in rows]) for name in names[:MAX_AXES])
         if len(axes) < 2:
             raise TypeError(f"expected dicts of two entries or more, got {describe(rows[0])}")
-        return ParallelRows(tuple(shown(row.get("run", place), 60) for place, row in enumerate(rows)), axes)
+        return ParallelRows(tuple(shown_text(row.get("run", place), 60) for place, row in enumerate(rows)), axes)
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the lines, then the axes with their ends, which are read on the lines."""
@@ -178,9 +178,9 @@ def _axis(name: str, values: Sequence[Any]) -> AxisOfColumn:
     numeric = [value for value in values if value is not None and is_number(value) and not isinstance(value, bool)]
     if numeric and all(value is None or (is_number(value) and not isinstance(value, bool)) for value in values):
         return _axis_of_numbers(name, np.array([math.nan if value is None else number(value) for value in values]))
-    words = sorted(dict.fromkeys(shown(value, 40) for value in values if value is not None))
+    words = sorted(dict.fromkeys(shown_text(value, 40) for value in values if value is not None))
     step = 1.0 / max(1, len(words) - 1)
-    places = [math.nan if value is None else words.index(shown(value, 40)) * step for value in values]
+    places = [math.nan if value is None else words.index(shown_text(value, 40)) * step for value in values]
     few = len(words) <= _MAX_WRITTEN_COUNT
     texts = [(place * step, word) for place, word in enumerate(words) if few or place in (0, len(words) - 1)]
     return AxisOfColumn(name if few else f"{name} ({len(words)} values)", tuple(texts), np.array(places))

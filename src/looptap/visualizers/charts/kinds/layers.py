@@ -17,7 +17,7 @@ from looptap.visualizers.data.numbers import Floats, describe, floats, is_number
 from looptap.visualizers.data.smoothing import spans_decades
 from looptap.visualizers.drawing.layouts import time_words
 from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Line, Mark
-from looptap.visualizers.drawing.sanitize import local
+from looptap.visualizers.drawing.sanitize import local_time
 
 MAX_TIMES = 240
 """Columns of a heat map over time; of more values each column is the mean of several."""
@@ -46,7 +46,7 @@ class LayersChart(LineChart):
         cells, name = (np.log10(cells), "log10") if log else (cells, "")
         series.remark("log", "colours are powers of ten" if log else "")
         names = series.data["names"]
-        times = tuple(map(time_words, local(x)) if axis.clock else (f"{at:.6g}" for at in x))
+        times = tuple(map(time_words, local_time(x)) if axis.clock else (f"{at:.6g}" for at in x))
         yield Grid(cells, tuple(names[part] for part in drawn), times, name=name)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:

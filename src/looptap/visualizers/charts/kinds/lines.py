@@ -30,7 +30,7 @@ from looptap.visualizers.data.numbers import (
     is_number,
     missing,
     number,
-    rows,
+    rows_as_array,
     scalars,
 )
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
@@ -98,7 +98,7 @@ class LineChart(Chart):
             case "number":
                 return scalars(values)[None]
             case "row":
-                return rows(values, len(data["names"]))
+                return rows_as_array(values, len(data["names"]))
         found: Floats = _of_dicts(series, values)
         return found
 
@@ -282,7 +282,7 @@ class AnnotatedLineChart(LineChart):
         for value in values:
             if not isinstance(value, tuple | list) or len(value) != width + 1 or not isinstance(value[-1], str | None):
                 raise TypeError(f"expected ({'number, ' * width}str), got {describe(value)}")
-        found = rows([tuple(value[:width]) for value in values], width)
+        found = rows_as_array([tuple(value[:width]) for value in values], width)
         series.data["texts"].extend(value[-1] or "" for value in values)
         return found
 
@@ -326,7 +326,7 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
         raise TypeError(f"expected a dict of number, got {describe(value)}")
     kinds = set(map(tuple, values))
     if len(kinds) == 1 and list(map(str, *kinds)) == names:
-        return rows([tuple(value.values()) for value in values], len(names))
+        return rows_as_array([tuple(value.values()) for value in values], len(names))
     found = [{str(name): number(part) for name, part in value.items()} for value in values]
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]

@@ -14,11 +14,11 @@ from looptap.visualizers.charts.base import APPEND, FRAME, POSITION, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.reading import schemas
-from looptap.visualizers.charts.reading.pixels import pixels
+from looptap.visualizers.charts.reading.pixels import image_pixels
 from looptap.visualizers.charts.reading.points import LABELS, Scattered, paired, scattered
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, muted
-from looptap.visualizers.data.numbers import Floats, describe, floats, rows
+from looptap.visualizers.data.numbers import Floats, describe, floats, rows_as_array
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 
 MAX_DRAWN_POINTS = 5_000
@@ -64,7 +64,7 @@ class ScatterChart(LineChart):
             if len(parts) == len(series.data["names"]) and isinstance(parts[place], str):
                 parts[place] = classes.setdefault(parts[place], len(classes)) if len(classes) < _MAX_TEXTS else None
             plain.append(tuple(parts))
-        return rows(plain, len(series.data["names"]))
+        return rows_as_array(plain, len(series.data["names"]))
 
     def label(self, series: Series) -> str:
         """Return the name of the part that says of which class a point is; or ""."""
@@ -152,7 +152,7 @@ class ScatterChart(LineChart):
 
 
 def _thumbnail(image: Any) -> Any:
-    found, _ = pixels(image)
+    found, _ = image_pixels(image)
     step = -(-max(found.shape[:2]) // _MAX_SAMPLE_PIXELS)
     return found[::step, ::step]
 

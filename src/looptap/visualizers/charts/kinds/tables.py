@@ -16,7 +16,7 @@ from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.data.words import shown_text
 from looptap.visualizers.drawing.picture import Axis, Mark, Text
 from looptap.visualizers.drawing.picture import Table as TableMark
 
@@ -37,7 +37,7 @@ class TextChart(Chart):
         """Add values of any type: a text as it is, anything else by its repr."""
         lines = series.data.setdefault("lines", deque(maxlen=MAX_TEXT_LINES))
         for value in new.values[-MAX_TEXT_LINES:]:
-            lines.extend(shown(value, 2_000).splitlines()[:50] or [""])
+            lines.extend(shown_text(value, 2_000).splitlines()[:50] or [""])
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the lines."""
@@ -140,7 +140,7 @@ class SummaryChart(LineChart):
         rows = []
         for name, moments in zip(series.data.get("names", ()), series.data.get("moments", ()), strict=False):
             label = series.name if len(series.data["names"]) == 1 else f"{series.name} {name}"
-            rows.append((label, f"{moments.count:,}", *(shown(figure) for figure in moments.figures())))
+            rows.append((label, f"{moments.count:,}", *(shown_text(figure) for figure in moments.figures())))
         yield TableMark(("", "count", "mean", "sd", "min", "max", "newest"), tuple(rows))
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
@@ -153,7 +153,7 @@ class SummaryChart(LineChart):
 
 
 def _cells(row: Sequence[Any], width: int) -> list[str]:
-    return [*(shown(part) for part in row[:width]), *[""] * (width - len(row))]
+    return [*(shown_text(part) for part in row[:width]), *[""] * (width - len(row))]
 
 
 def _numbered(width: int, name: str) -> tuple[str, ...]:
@@ -164,20 +164,20 @@ def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[s
     """Return the titles and rows of a value; rows beyond the bound are empty."""
     if isinstance(value, Mapping):
         items = list(value.items())
-        pairs = [[shown(name), shown(part)] for name, part in items[:MAX_ROWS]]
+        pairs = [[shown_text(name), shown_text(part)] for name, part in items[:MAX_ROWS]]
         return ["name", "value"], pairs + [[]] * (len(items) - MAX_ROWS)
     rows: list[Any] = value.tolist() if isinstance(value, np.ndarray) else list(_listed(value))
     more: list[list[str]] = [[]] * (len(rows) - MAX_ROWS)
     rows = rows[:MAX_ROWS]
     if rows and all(isinstance(row, Mapping) for row in rows):
-        plain = [{str(name): shown(part) for name, part in row.items()} for row in rows]
+        plain = [{str(name): shown_text(part) for name, part in row.items()} for row in rows]
         titles = list(dict.fromkeys(name for row in plain for name in row))
         return titles, [[row.get(name, "") for name in titles[:MAX_COLUMNS]] for row in plain] + more
     if rows and all(isinstance(row, tuple | list) for row in rows):
         width = max(map(len, rows))
         titles = list(schema if len(schema) == width else _numbered(width, "value"))
         return titles, [_cells(row, min(width, MAX_COLUMNS)) for row in rows] + more
-    return ["", "value"], [[str(index), shown(row)] for index, row in enumerate(rows)] + more
+    return ["", "value"], [[str(index), shown_text(row)] for index, row in enumerate(rows)] + more
 
 
 def _listed(value: Any) -> Sequence[Any]:

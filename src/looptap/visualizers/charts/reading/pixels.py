@@ -58,13 +58,13 @@ def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) ->
     return Shown(images, len(sheet.shots), "; ".join(dict.fromkeys(remarks)), missing)
 
 
-def pixels(value: Any) -> tuple[Pixels, bool]:
+def image_pixels(value: Any) -> tuple[Pixels, bool]:
     """Return the pixels of one image, and whether its numbers were scaled.
 
     Floats that fill 0..1 are taken as brightness, numbers that fill 0..255 too; others are scaled, so that 1% of them
     are black and 1% white. A matrix is gray; tensors are channels first.
 
-    >>> pixels(np.array([[0.0, 1.0]]))[0].tolist()
+    >>> image_pixels(np.array([[0.0, 1.0]]))[0].tolist()
     [[[0, 0, 0], [255, 255, 255]]]
     """
     (image, _), *_ = (found := pictures(value, many=False, most=1)).images

@@ -9,7 +9,7 @@ from looptap.visualizers.charts.reading.forms import is_numeric_array, is_pictur
 from looptap.visualizers.charts.reading.image_axes import CHANNEL_COUNTS, axes_of, channels_last, stacked
 from looptap.visualizers.charts.reading.points import LABELS
 from looptap.visualizers.data.numbers import as_array, floats, is_array, is_number
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.data.words import shown_text
 
 PREDICTIONS = ("prediction", "predicted", "pred", "preds", "output", "outputs", "guess", "argmax", "logits", "scores")
 """Names of what a model made of a sample: in captions they come right after the label."""
@@ -147,7 +147,7 @@ def _words(name: str, part: Any) -> str:
     """Return a part as it stands in a caption; without a name it is the caption."""
     if not name and isinstance(part, str):
         return part
-    return f"{name} {_brief(part) or shown(part, _MAX_PART_CHARACTERS)}".strip()
+    return f"{name} {_brief(part) or shown_text(part, _MAX_PART_CHARACTERS)}".strip()
 
 
 def _brief(value: Any) -> str | None:
@@ -155,7 +155,7 @@ def _brief(value: Any) -> str | None:
     if isinstance(value, float):
         return f"{value:.3g}"
     if value is None or isinstance(value, str) or is_number(value):
-        return shown(value, _MAX_PART_CHARACTERS)
+        return shown_text(value, _MAX_PART_CHARACTERS)
     if is_numeric_array(value) and len(value.shape) == 1 and 1 < value.shape[0] <= _MAX_CLASSES:
         return f"{int(floats(value).argmax())}"
     return None

@@ -87,10 +87,10 @@ def half_blocks(image: Any, width: int, height: int) -> list[str]:
     return lines
 
 
-def beside(blocks: Sequence[Sequence[str]], width: int | None = None, gap: int = 3) -> list[str]:
+def side_by_side(blocks: Sequence[Sequence[str]], width: int | None = None, gap: int = 3) -> list[str]:
     """Return blocks of lines side by side, ``width`` wide or as their first line is.
 
-    >>> beside([["ab", "cd"], ["ef"]], gap=1)
+    >>> side_by_side([["ab", "cd"], ["ef"]], gap=1)
     ['ab ef', 'cd   ']
     """
     height = max(map(len, blocks), default=0)

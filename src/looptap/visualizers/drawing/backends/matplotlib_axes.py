@@ -22,10 +22,10 @@ from looptap.visualizers.drawing.backends.matplotlib_marks import (
     LineArtist,
     PointsArtist,
     bar_floor,
+    draw_words,
+    drawable,
     placed,
-    shown,
     theme_of,
-    words,
 )
 from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, named, ticks
 from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Picture, Points
@@ -58,8 +58,8 @@ class PlaneView:
         for key, axes in self.planes.items():
             x, y = (picture.edges[edge] for edge in key)
             _scales(axes, x, y)
-            axes.set_ylabel(shown(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
-            axes.set_xlabel(shown(x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+            axes.set_ylabel(drawable(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+            axes.set_xlabel(drawable(x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
             axes.tick_params(labelsize=SMALL_FONT_POINTS)
         for (end, _), axes in self.planes.items():
             x = picture.edges[end]
@@ -74,13 +74,13 @@ class PlaneView:
             at = ticks(self.labels, 20)
             long = len(at) * max(len(text) for _, text in at) > 60
             self.axes.set_xticks(
-                [i for i, _ in at], [shown(text) for _, text in at], rotation=30 if long else 0,
+                [i for i, _ in at], [drawable(text) for _, text in at], rotation=30 if long else 0,
                 ha="right" if long else "center", **PLAIN,
             )  # fmt: skip
         if picture.x.ticks:
-            self.axes.set_xticks([place for place, _ in picture.x.ticks], [shown(name) for _, name in picture.x.ticks])
+            self.axes.set_xticks([place for place, _ in picture.x.ticks], [drawable(name) for _, name in picture.x.ticks])
         if picture.y.ticks:
-            named_at = [(place, shown(name)) for place, name in picture.y.ticks if name]  # none: no numbers either
+            named_at = [(place, drawable(name)) for place, name in picture.y.ticks if name]  # none: no numbers either
             self.axes.set_yticks([place for place, _ in named_at], [name for _, name in named_at], **PLAIN)
         wide = 0.25 + _LETTER_INCHES * max((len(name) for _, name in picture.y.ticks), default=0)
         self.rows = min(_MAX_RULE_ROWS, len(picture.rules))
@@ -93,7 +93,7 @@ class PlaneView:
         self.bounds: dict[Any, Limits | None] = {}
         self.rules = LineCollection([], colors=theme.muted, linewidths=0.8, linestyles="dashed")
         self.axes.add_collection(self.rules, autolim=False)
-        self.words = [words(self.axes, 0, 1, "", va="bottom", color=theme.muted) for _ in picture.rules]
+        self.words = [draw_words(self.axes, 0, 1, "", va="bottom", color=theme.muted) for _ in picture.rules]
         self.marks: list[Any] = [self._artist(mark, panel, picture) for mark in panel.marks]
         self.named = named(panel.marks, picture)
         self.legend: Any = None
@@ -152,7 +152,7 @@ class PlaneView:
             said = row >= 0 and low <= x <= high
             if said:
                 taken[row].append((left, right))
-            text.set_text(shown(rule.text) if said else "")
+            text.set_text(drawable(rule.text) if said else "")
             text.set_transform(self.axes.transAxes)
             text.set_position(((left - box.x0) / box.width, 1.01 + lowest + row_height * max(0, row)))
 
@@ -191,7 +191,7 @@ class SpaceView:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8), projection="3d")
         self.axis = (picture.x, picture.y, picture.z or Axis())
         for name, axis in zip("xyz", self.axis, strict=True):
-            getattr(self.axes, f"set_{name}label")(shown(axis.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+            getattr(self.axes, f"set_{name}label")(drawable(axis.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.tick_params(labelsize=SMALL_FONT_POINTS - 1)
         self.bounds: list[Limits | None] = [None, None, None]
         plain = Axis()  # space has no logarithmic and no time axis; it shows the numbers
@@ -360,5 +360,5 @@ def _handle(mark: Any) -> Any:
     """Return what stands before a name: the stroke of a line, else a patch of colour."""
     if isinstance(mark, Line):
         return Line2D([], [], color=mark.color, ls=DASHES[mark.dash], alpha=max(0.3, mark.opacity), lw=2,
-                      label=shown(mark.name))  # fmt: skip
-    return Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=shown(mark.name))
+                      label=drawable(mark.name))  # fmt: skip
+    return Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=drawable(mark.name))

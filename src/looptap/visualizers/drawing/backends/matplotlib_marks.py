@@ -31,7 +31,7 @@ _FILL_ON_DARK_RATIO = 1.4  # of the opacity of bars behind lines: dark grounds s
 _BARS_ORDER_NUMBER = 0.9  # below what stands on the same axes
 
 
-def shown(text: str, family: str = "", weight: str = "normal") -> str:
+def drawable(text: str, family: str = "", weight: str = "normal") -> str:
     """Return the text with ▯ for characters that the font lacks: no warnings."""
     families = (family,) if family else tuple(rcParams["font.family"])
     known = _glyphs(families, weight, tuple(rcParams["font.sans-serif"]))
@@ -44,10 +44,10 @@ def theme_of(holder: Any) -> Theme:
     return DARK if opacity and is_dark(*ground) else LIGHT
 
 
-def words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
+def draw_words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
     """Return text on axes or on a figure; dollar signs are not a formula."""
     style = {"fontsize": SMALL_FONT_POINTS, "color": theme_of(holder).ink, **PLAIN, **how}
-    return holder.text(x, y, shown(text), **style)
+    return holder.text(x, y, drawable(text), **style)
 
 
 def placed(values: Numbers, axis: Axis) -> Numbers:
@@ -118,13 +118,13 @@ class LineArtist:
         notes = [(i, text) for i, text in mark.notes if known[:, i].all()]
         if self.in_space is not None and mark.z is not None:
             places = np.array([(x[i], y[i], mark.z[i]) for i, _ in notes]).reshape(-1, 3)
-            self.in_space.show(places, [shown(text) for _, text in notes])
+            self.in_space.show(places, [drawable(text) for _, text in notes])
             return
         self.places = [i for i, _ in notes]
         while len(self.notes) < len(notes):
             self.notes.append(self._empty())
         for artist, (i, text) in zip(self.notes, notes, strict=False):
-            artist.set_text(shown(text))
+            artist.set_text(drawable(text))
             artist.xy = (x[i], y[i])
         for artist in self.notes[len(notes) :]:
             artist.set_text("")

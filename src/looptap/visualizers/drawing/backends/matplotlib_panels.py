@@ -13,7 +13,13 @@ from matplotlib.patches import Wedge
 from looptap.streams.text import cut
 from looptap.visualizers.data.color_scales import BLUES, VIRIDIS, is_dark_shade
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
-from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, theme_of, words
+from looptap.visualizers.drawing.backends.matplotlib_marks import (
+    PLAIN,
+    SMALL_FONT_POINTS,
+    draw_words,
+    drawable,
+    theme_of,
+)
 from looptap.visualizers.drawing.layouts import Panel, caption_lines, scale, ticks, written
 from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Table, Text
 
@@ -42,15 +48,15 @@ class GridView:
             np.zeros((rows, columns)), aspect="auto", interpolation="nearest",
             cmap=_colormap(BLUES if grid.written else VIRIDIS),
         )  # fmt: skip
-        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
-        self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        self.axes.set_xlabel(drawable(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        self.axes.set_ylabel(drawable(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.tick_params(labelsize=SMALL_FONT_POINTS)
         for axis in (self.axes.xaxis, self.axes.yaxis):
             axis.set_major_locator(ticker.MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         self.columns = grid.columns
         if grid.rows:
             at = ticks(grid.rows, _MAX_NAMED_ROWS)
-            self.axes.set_yticks([i for i, _ in at], [shown(text) for _, text in at], **PLAIN)
+            self.axes.set_yticks([i for i, _ in at], [drawable(text) for _, text in at], **PLAIN)
         longest = max(map(len, grid.columns), default=1)
         self.turned = longest > _MAX_LEVEL_CHARACTERS
         if self.turned:
@@ -59,10 +65,10 @@ class GridView:
             0.5 + 0.06 * max(map(len, grid.rows), default=3), 0.42 + 0.05 * (longest if self.turned else 0),
             0.15 if grid.written else 0.85, 0.25 if grid.name else 0.1,
         )  # fmt: skip
-        self.axes.set_title(shown(grid.name), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        self.axes.set_title(drawable(grid.name), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.bar = None if grid.written else figure.add_axes((0.9, 0.1, 0.02, 0.8))
         self.numbers = [
-            words(self.axes, j, i, "", ha="center", va="center")
+            draw_words(self.axes, j, i, "", ha="center", va="center")
             for i in range(rows) for j in range(columns) if grid.written and rows * columns <= _MAX_WRITTEN_CELLS
         ]  # fmt: skip
         if self.bar is not None:
@@ -84,7 +90,7 @@ class GridView:
             letters = 2 if self.turned else max(map(len, self.columns)) + 1
             inches = width * self.axes.figure.bbox.width / self.axes.get_figure(root=True).dpi
             at = ticks(self.columns, max(2, int(inches * 72 / (letters * _LETTER_POINTS_SHARE * SMALL_FONT_POINTS))))
-            self.axes.set_xticks([i for i, _ in at], [shown(text) for _, text in at], **PLAIN)
+            self.axes.set_xticks([i for i, _ in at], [drawable(text) for _, text in at], **PLAIN)
         if self.bar is not None:
             self.bar.set_position((left + 1.03 * width, bottom, 0.03 * width, height))
 
@@ -126,7 +132,7 @@ class ImagesView(FramelessView):
         self._columns = mark.columns
         self._tall, self._wide = (max(image.shape[i] for image in mark.images) for i in (0, 1))
         self.images = [self.axes.imshow(image, interpolation="nearest") for image in mark.images]
-        self.captions = [words(self.axes, 0, 0, "", ha="center", va="top") for _ in mark.images if mark.captions]
+        self.captions = [draw_words(self.axes, 0, 0, "", ha="center", va="top") for _ in mark.images if mark.captions]
         self._room = 0, 0
         self.place(place)
         self.set(panel, picture)
@@ -173,7 +179,7 @@ class ImagesView(FramelessView):
         for artist, image in zip(self.images, mark.images, strict=True):
             artist.set_data(image)
         for text, caption in zip(self.captions, mark.captions, strict=False):
-            text.set_text("\n".join(map(shown, caption_lines(caption, *self._room))))
+            text.set_text("\n".join(map(drawable, caption_lines(caption, *self._room))))
         return "data"
 
 
@@ -189,7 +195,7 @@ class PieView(FramelessView):
         theme = theme_of(figure)
         colors = [theme.colors[i % len(theme.colors)] for i in range(count)]
         self.wedges = [Wedge((0, 0), 1, 0, 0, color=color, ec=theme.ground) for color in colors]
-        self.labels = [words(self.axes, 0, 0, "", va="center") for _ in range(count)]
+        self.labels = [draw_words(self.axes, 0, 0, "", va="center") for _ in range(count)]
         for wedge in self.wedges:
             self.axes.add_patch(wedge)
         self.place(place)
@@ -211,7 +217,7 @@ class PieView(FramelessView):
             text.set_position((1.08 * np.cos(middle), 1.08 * np.sin(middle)))
             text.set_ha("left" if np.cos(middle) >= 0 else "right")
             seen = mark.shares[i] >= 0.02  # labels of slivers would overlap
-            text.set_text(shown(f"{mark.labels[i]} {100 * mark.shares[i]:.1f}%") if seen else "")
+            text.set_text(drawable(f"{mark.labels[i]} {100 * mark.shares[i]:.1f}%") if seen else "")
         return "data"
 
 
@@ -220,7 +226,7 @@ class LettersView(FramelessView):
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         super().__init__(figure, left=0.2)
-        self.text = words(self.axes, 0, 1, "", va="top", fontfamily=_MONO, clip_on=True)
+        self.text = draw_words(self.axes, 0, 1, "", va="top", fontfamily=_MONO, clip_on=True)
         self.place(place)
         self.set(panel, picture)
 
@@ -244,7 +250,7 @@ class LettersView(FramelessView):
                 lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more rows"]
         else:
             lines = [cut(line, width) for line in _single(panel, Text).lines[-height:]]
-        self.text.set_text("\n".join(shown(line, _MONO) for line in lines))
+        self.text.set_text("\n".join(drawable(line, _MONO) for line in lines))
         return "data"
 
     def _share(self) -> Any:

@@ -88,7 +88,7 @@ def escaped(text: str) -> str:
     return html.escape(text, quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
 
 
-def cut(text: str, letters: int) -> str:
+def cut_label(text: str, letters: int) -> str:
     """Return text of at most so many characters."""
     return text if len(text) <= letters else text[: max(1, letters - 1)] + "…"
 
@@ -282,7 +282,7 @@ def _grid(mark: Grid, picture: Picture, spot: Spot, traces: list[Any], layout: d
     traces.append(trace)
     layout["annotations"].append(
         {"showarrow": False, "xref": "paper", "yref": "paper", "x": sum(x) / 2, "y": y[1], "yanchor": "bottom",
-         "text": escaped(cut(mark.name, int((x[1] - x[0]) * LINE_CHARACTERS)))}
+         "text": escaped(cut_label(mark.name, int((x[1] - x[0]) * LINE_CHARACTERS)))}
     )  # fmt: skip
 
 
@@ -300,7 +300,7 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
                            "scaleanchor": f"x{n}", "constrain": "domain"}  # fmt: skip
     axes, room = {"xaxis": f"x{n}", "yaxis": f"y{n}"}, max(4, int((x[1] - x[0]) * 0.6 * LINE_CHARACTERS / columns))
     for (left, top), image in zip(corners, mark.images, strict=True):
-        traces.append({**axes, "type": "image", "source": png(image), "x0": left + 0.5, "y0": top + 0.5,
+        traces.append({**axes, "type": "image", "source": png_uri(image), "x0": left + 0.5, "y0": top + 0.5,
                        "dx": 1, "dy": 1, "hoverinfo": "skip"})  # fmt: skip
     traces.append({
         **axes, "type": "scatter", "mode": "text", "x": [left + wide / 2 for left, _ in corners[: len(mark.captions)]],
@@ -310,7 +310,7 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
     })  # fmt: skip
 
 
-def png(image: Numbers) -> str:
+def png_uri(image: Numbers) -> str:
     """Return an image of uint8 as a data URI."""
     from PIL import Image
 

@@ -15,9 +15,9 @@ from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place, 
 from looptap.visualizers.drawing.backends.matplotlib_marks import (
     LARGE_FONT_POINTS,
     SMALL_FONT_POINTS,
-    shown,
+    draw_words,
+    drawable,
     theme_of,
-    words,
 )
 from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
 from looptap.visualizers.drawing.layouts import arrange, frame_words, panels, structure
@@ -152,10 +152,10 @@ class Drawing:
         self._header = 0.05 + _TEXT_LINE_INCHES * (1.4 * bool(picture.title or picture.frame) + self._guess_lines)
         count = min(_MAX_BADGES, len(picture.badges))
         self._footer = _TEXT_LINE_INCHES * count + 0.04 * bool(count)
-        self._title = words(self.figure, 0, 0, "", fontsize=LARGE_FONT_POINTS, fontweight="bold", va="top")
-        self._guess = words(self.figure, 0, 0, "", color=theme.muted, va="top")
-        self._frame = words(self.figure, 0, 0, "", color=theme.muted, va="top", ha="right")
-        self._notices = [words(self.figure, 0, 0, "", color=theme.warning, va="bottom") for _ in picture.badges]
+        self._title = draw_words(self.figure, 0, 0, "", fontsize=LARGE_FONT_POINTS, fontweight="bold", va="top")
+        self._guess = draw_words(self.figure, 0, 0, "", color=theme.muted, va="top")
+        self._frame = draw_words(self.figure, 0, 0, "", color=theme.muted, va="top", ha="right")
+        self._notices = [draw_words(self.figure, 0, 0, "", color=theme.warning, va="bottom") for _ in picture.badges]
         places = [self._placing(i, len(found)) for i in range(len(found))]
         self.views = [
             VIEWS[panel.kind](self.figure, place, panel, picture) for panel, place in zip(found, places, strict=True)
@@ -210,15 +210,15 @@ class Drawing:
         room = int(letters * SMALL_FONT_POINTS / LARGE_FONT_POINTS * 0.95) - (
             len(frame_words(picture)) + 2 if picture.frame else 0
         )
-        title = cut(shown(picture.title, weight="bold"), room)
+        title = cut(drawable(picture.title, weight="bold"), room)
         self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
         top = 1 - (self._header - _TEXT_LINE_INCHES * self._guess_lines) / height
         guess = self._wrapped(picture.guess, self._guess_lines)
-        self._guess.set(position=(0.08 / width, top), text="\n".join(map(shown, guess)))
+        self._guess.set(position=(0.08 / width, top), text="\n".join(map(drawable, guess)))
         badges = list(picture.badges)
         if len(badges) > _MAX_BADGES:
             first, rest = badges[: _MAX_BADGES - 1], badges[_MAX_BADGES - 1 :]
             badges = [*first, f"… and {len(rest)} more: {rest[0]}"]
         for i, text in enumerate(self._notices):
-            line = cut(shown("⚠ " + badges[i]), letters) if i < len(badges) else ""
+            line = cut(drawable("⚠ " + badges[i]), letters) if i < len(badges) else ""
             text.set(position=(0.08 / width, (self._footer - 0.02 - _TEXT_LINE_INCHES * (i + 1)) / height), text=line)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from looptap.visualizers.drawing.backends.plotly_traces import LINE_CHARACTERS, Spot, cut, escaped, spot_traces
+from looptap.visualizers.drawing.backends.plotly_traces import LINE_CHARACTERS, Spot, cut_label, escaped, spot_traces
 from looptap.visualizers.drawing.layouts import arrange, frame_words, panels, structure
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.drawing.sanitize import sanitize
@@ -102,7 +102,7 @@ def _add(
     badges = [line for badge in badges for line in _wrapped("⚠ " + badge, letters)]
     say = layout["annotations"].append
     top = bottom + tall
-    title = f"<b>{escaped(cut(picture.title, letters // 2))}</b>"
+    title = f"<b>{escaped(cut_label(picture.title, letters // 2))}</b>"
     say({**_WORDS, "x": left, "y": top, "yanchor": "top", "text": title, "font": {"size": 14}})
     last = {"x": left + 0.98 * width, "xanchor": "right"}
     say({**_WORDS, **last, "y": top, "yanchor": "top", "text": frame_words(picture)})
@@ -126,7 +126,7 @@ def _add(
 def _wrapped(text: str, letters: int) -> list[str]:
     """Return text wrapped to two lines at most."""
     lines = textwrap.wrap(text, max(4, letters))
-    return lines if len(lines) < 3 else [lines[0], cut(" ".join(lines[1:]), letters)]
+    return lines if len(lines) < 3 else [lines[0], cut_label(" ".join(lines[1:]), letters)]
 
 
 def _same(new: Any, old: Any) -> bool:

@@ -20,7 +20,7 @@ from rich.text import Text as RichText
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme
 from looptap.visualizers.data.ticks import round_numbers, tick_labels
 from looptap.visualizers.drawing.axis_limits import apart, span
-from looptap.visualizers.drawing.backends.blocks import ODD, bar, beside, half_blocks, in_blue, shaded
+from looptap.visualizers.drawing.backends.blocks import ODD, bar, half_blocks, in_blue, shaded, side_by_side
 from looptap.visualizers.drawing.layouts import (
     Panel,
     arrange,
@@ -88,14 +88,14 @@ class _Stroke(NamedTuple):
         return {self.across: [self.x], self.side: [self.y, floor]}.get(edge, [])
 
 
-def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
+def as_text(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
     """Draw a picture as at most ``height`` lines of ``width`` cells.
 
     Without ``color`` there are no escape sequences. What the job wrote can neither move the cursor nor change colours:
     control characters are shown as �.
 
     >>> from looptap.visualizers.drawing.picture import Pie, Picture
-    >>> print(draw(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
+    >>> print(as_text(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
     cats  █████████████████  75.0%
     dogs  █████▋             25.0%
     """
@@ -103,19 +103,19 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
     return "\n".join(_lines(tidy, max(_MIN_PLOT_COLUMNS, width), max(_MIN_PLOT_LINES, height), color))
 
 
-def draw_all(
+def all_as_text(
     pictures: Sequence[Picture], width: int = 80, height: int = 24, color: bool = True, rows: int | None = None
 ) -> str:
     """Draw pictures in ``rows`` rows, or one per row if each had less than 40 cells."""
     across = arrange(max(1, len(pictures)), rows)[1] if rows else max(1, min(len(pictures), width // 60))
     each = (width - 3 * (across - 1)) // across
-    blocks = [draw(picture, each, height, color).split("\n") for picture in pictures]
+    blocks = [as_text(picture, each, height, color).split("\n") for picture in pictures]
     if across == 1:
         return "\n\n".join("\n".join(block) for block in blocks)
     found = []
     for i in range(0, len(blocks), across):
         row = [[_filled(line, each) for line in block] for block in blocks[i : i + across]]
-        found.append("\n".join(line.rstrip() for line in beside(row, each, gap=3)))
+        found.append("\n".join(line.rstrip() for line in side_by_side(row, each, gap=3)))
     return "\n\n".join(found)
 
 
@@ -350,7 +350,7 @@ def _images(mark: Images, width: int, height: int, color: bool) -> list[str]:
             lines = half_blocks(mark.images[j], each, down) if color else _grey(mark.images[j], each, down)
             caption = caption_lines(mark.captions[j], each, 2) if j < len(mark.captions) else []
             blocks.append([*lines, *(set_cell_size(_cut(line, each), each) for line in caption)])
-        row = beside(blocks, each, gap=2)
+        row = side_by_side(blocks, each, gap=2)
         if found and len(found) + len(row) > height:
             break
         found += row

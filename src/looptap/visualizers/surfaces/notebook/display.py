@@ -92,7 +92,7 @@ class PlotView:
         return self.plot.pictures(), self.plot.shape[0]
 
 
-def show(what: Plot | Stream) -> None:
+def show_in_cell(what: Plot | Stream) -> None:
     """Show a plot or a stream in the running cell; close what the cell showed before."""
     view = PlotView(what if isinstance(what, Plot) else Plot(what))
     parent: dict[str, Any] = getattr(shell(), "parent_header", None) or {}

@@ -82,7 +82,7 @@ pulse = KernelPulse()
 """The monitor of this process."""
 
 
-def note() -> str:
+def waiting_note() -> str:
     """Return the note beside a control that waits for the end of a cell, or ""."""
     kernel = getattr(shell(), "kernel", None)
     if pulse.aside or kernel is None:

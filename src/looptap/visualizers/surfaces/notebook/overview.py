@@ -94,7 +94,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         (then, before), now = self._before, time.monotonic()
         self._before = now, events
         rows = [(name, f"{n:,}", f"{(n - before.get(name, n)) / (now - then):,.1f}") for name, n in events.items()]
-        return table("Events", ("event", "so far", "per second"), rows)
+        return html_table("Events", ("event", "so far", "per second"), rows)
 
     def _config(self) -> list[str]:
         """Return the tables of settings and facts of the start."""
@@ -108,8 +108,8 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         config = self._started
         settings = [(name, f"{value}") for name, value in config.items()]
         return [
-            table("Config", ("setting", "value"), settings),
-            table("Started with", ("", ""), list(config.facts().items())),
+            html_table("Config", ("setting", "value"), settings),
+            html_table("Started with", ("", ""), list(config.facts().items())),
         ]
 
     def _cost(self) -> list[str]:
@@ -128,9 +128,9 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         ]
         return [
             self._rates(stats.events),
-            table("Machine", ("",), [(text,) for text in machine_lines(stats.machine)]),
-            table("What looptap costs", ("", ""), facts),
-            table("Queries", ("query", "on", "per event", "share", "limited"), rows),
+            html_table("Machine", ("",), [(text,) for text in machine_lines(stats.machine)]),
+            html_table("What looptap costs", ("", ""), facts),
+            html_table("Queries", ("query", "on", "per event", "share", "limited"), rows),
         ]
 
     def _streams(self) -> list[str]:
@@ -150,7 +150,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         declared = [one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)]
         self._draw([Curve(name) for name in declared] + self._curves(found))
         titles = ("stream", "query", "on", "values", "per second", "readers", "state")
-        return [table("Declared streams", titles, rows)]
+        return [html_table("Declared streams", titles, rows)]
 
     def _curves(self, declared: Sequence[Any]) -> list[Curve]:
         """Return the curves of the numbers in events; a viewer has none."""
@@ -198,7 +198,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             )
             for one in reversed(self.run.command_records()[-_MAX_COMMANDS:])
         ]
-        return [table("Last commands", ("at", "what", "change", "by", "outcome"), rows)]
+        return [html_table("Last commands", ("at", "what", "change", "by", "outcome"), rows)]
 
 
 def _head(run: Run) -> str:
@@ -222,7 +222,7 @@ def _estimate(report: Mapping[str, Any]) -> str:
     return f'<div style="{_BAR}">{parts}</div><div style="margin:0 0 12px">{lines}</div>'
 
 
-def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return an HTML table, all texts escaped; "" if there are no rows."""
     if not rows:
         return ""

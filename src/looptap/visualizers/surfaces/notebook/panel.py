@@ -95,7 +95,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
             row.widget.disabled = bool(controls.reason) or not row.knob.there
         reason = controls.reason or ("" if self.rows else "This run has no controls.")
         self._head.value = f"<b>{html.escape(self.run.name)}</b> {html.escape(reason)}"
-        self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
+        self._foot.value = f"<i>{html.escape(kernels.waiting_note())}</i>" if self.rows else ""
         return None if controls.over else REFRESH_INTERVAL_SECONDS
 
     def _follow(self, row: ControlRow) -> None:

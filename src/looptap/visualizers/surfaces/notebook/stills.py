@@ -24,7 +24,7 @@ stills = Driver("looptap-stills")
 """The thread that draws stills: slow work that no live chart waits for."""
 
 
-def png(pictures: Sequence[Picture], rows: int, name: str) -> bytes:
+def png_of_pictures(pictures: Sequence[Picture], rows: int, name: str) -> bytes:
     """Return pictures in ``rows`` rows as a PNG with ``name`` in its metadata."""
     from looptap.visualizers.drawing.backends.with_matplotlib import draw_all, new_figure
 
@@ -67,7 +67,7 @@ class Still:
             return None
         living = self._living()
         pictures, rows = self._pictures()
-        made = png(pictures, rows, self.name)
+        made = png_of_pictures(pictures, rows, self.name)
         if made != self._last:
             self._publish(made)
             self._last = made

@@ -18,7 +18,7 @@ def plain_knob(knob: Knob) -> dict[str, Any]:
     about: dict[str, Any] = {
         "name": knob.name, "label": knob.label, "meaning": knob.meaning, "there": knob.there, "busy": knob.busy,
         "outcome": cut(knob.remark, _MAX_OUTCOME_CHARACTERS), "failed": knob.failed or knob.warns,
-        "kind": kind_of(info),
+        "kind": widget_kind(info),
         "settled": knob.settled,
     }  # fmt: skip
     if info is None:
@@ -32,10 +32,10 @@ def plain_knob(knob: Knob) -> dict[str, Any]:
     return about
 
 
-def kind_of(info: ControlInfo | None) -> str:
+def widget_kind(info: ControlInfo | None) -> str:
     """Return the kind of widget that a page shows for a control.
 
-    >>> kind_of(None), kind_of(ControlInfo(name="factor", type="int", value=2, minimum=1, maximum=16))
+    >>> widget_kind(None), widget_kind(ControlInfo(name="factor", type="int", value=2, minimum=1, maximum=16))
     ('command', 'slider')
     """
     if info is None:

@@ -19,7 +19,13 @@ from looptap.streams.text import cut
 from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.data.colors import COLORS
-from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, theme_of, words
+from looptap.visualizers.drawing.backends.matplotlib_marks import (
+    PLAIN,
+    SMALL_FONT_POINTS,
+    draw_words,
+    drawable,
+    theme_of,
+)
 from looptap.visualizers.surfaces.panels.run_controls import (
     REFRESH_INTERVAL_SECONDS,
     Knob,
@@ -166,9 +172,9 @@ class SidePanel:
 
     def say(self, text: str, **how: Any) -> Any:
         """Write a line; return its text."""
-        found = words(self.figure, 0, 0, "", va="top", **how)
+        found = draw_words(self.figure, 0, 0, "", va="top", **how)
         found.set_position((_MARGIN_INCHES / self._wide, 1 - self._down / self._tall))
-        found.set_text(cut(shown(text), _MAX_LETTER_COUNT))
+        found.set_text(cut(drawable(text), _MAX_LETTER_COUNT))
         self._down += _ROW_INCHES * 0.85
         return found
 
@@ -201,7 +207,7 @@ class SidePanel:
         axes, theme = self.axes(half) if axes is None else axes, self.theme
         button = Button(
             axes,
-            cut(shown(text), 22 if half is not None else _MAX_LETTER_COUNT),
+            cut(drawable(text), 22 if half is not None else _MAX_LETTER_COUNT),
             color=theme.ground,
             hovercolor=theme.ground,
         )
@@ -253,7 +259,7 @@ class KnobRow:
         if info is None:
             self.widget = panel.button(knob.name, self._press, half)
             self.title = None
-            self.outcome = words(panel.figure, *self._under(), "", va="top", color=panel.theme.muted)
+            self.outcome = draw_words(panel.figure, *self._under(), "", va="top", color=panel.theme.muted)
             return
         self.title = panel.say(knob.label, fontweight="bold")
         if slides(info) and info.minimum is not None and info.maximum is not None:
@@ -285,11 +291,11 @@ class KnobRow:
         dead = self.controls.reason or ("" if knob.there else "not available now")
         letters = _MAX_LETTER_COUNT if knob.info is not None else _MAX_LETTER_COUNT // 2
         meaning = knob.meaning if knob.info is not None else ""
-        question = textwrap.wrap(shown(knob.question), letters)
+        question = textwrap.wrap(drawable(knob.question), letters)
         if self.title is not None:
-            self.title.set_text(question.pop(0) if len(question) > 1 else cut(shown(knob.label), letters))
+            self.title.set_text(question.pop(0) if len(question) > 1 else cut(drawable(knob.label), letters))
         self.outcome.set(
-            text=cut(" ".join(question) or shown(dead or knob.remark or meaning), letters),
+            text=cut(" ".join(question) or drawable(dead or knob.remark or meaning), letters),
             color=theme.warning if knob.failed or knob.question or knob.warns else theme.muted,
         )
         self._ask(bool(knob.question and not dead))
@@ -322,7 +328,7 @@ class KnobRow:
             _put(self.widget, self._place(value))
             self.widget.valtext.set_text(f"{value:.4g}")
         elif isinstance(self.widget, Button):
-            self.widget.label.set_text(shown(str(value)))
+            self.widget.label.set_text(drawable(str(value)))
         elif isinstance(self.widget, TextBox) and not self.widget.capturekeystrokes:
             _put(self.widget, str(value))
 

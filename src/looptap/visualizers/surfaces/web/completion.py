@@ -22,7 +22,7 @@ def words_of(run: Any, on: str) -> list[dict[str, str]]:
     streams = list(readable(run).items())
     found = [_word(name, "stream", ", ".join(fields)) for name, fields in streams]
     if is_live(run) and run.role == OPERATOR:
-        found += [_word(name, "observable", meaning) for name, meaning in observables(run, on or "batch").items()]
+        found += [_word(name, "observable", meaning) for name, meaning in observable_words(run, on or "batch").items()]
         found += [_word(name, "observable", "of every event") for name in BUILT_IN]
         found += [_word(name, "reducer", "over the events of a window") for name in QUERY_REDUCERS]
         found += [_word(name, "helper", _meaning(helper)) for name, helper in HELPERS.items()]
@@ -34,7 +34,7 @@ def words_of(run: Any, on: str) -> list[dict[str, str]]:
     return list({word["word"]: word for word in reversed(found)}.values())[::-1][:_MAX_WORDS_COUNT]
 
 
-def observables(run: Any, on: str) -> dict[str, str]:
+def observable_words(run: Any, on: str) -> dict[str, str]:
     """Return the names that events of a type have, with descriptions.
 
     Those of the next event if one comes soon; else those that have a history.

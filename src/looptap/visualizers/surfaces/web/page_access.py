@@ -70,7 +70,7 @@ class PageAccess:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return bool(re.fullmatch(r"[\w.:\[\]-]+", host)) and (name in self._names or is_loopback(name))
+        return bool(re.fullmatch(r"[\w.:\[\]-]+", host)) and (name in self._names or names_this_machine(name))
 
     def is_our_origin(self, origin: str, scheme: str, host: str) -> bool:
         """Return whether the ``Origin`` of a connection is the page at ``host``.
@@ -112,11 +112,11 @@ def _origin(name: str) -> str:
     return f"{found.scheme}://{host}{'' if port in (None, _PORTS[found.scheme]) else f':{port}'}"
 
 
-def is_loopback(name: str) -> bool:
+def names_this_machine(name: str) -> bool:
     """Return whether a host name is this machine, without asking a name server.
 
-    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("localhost.evil.test")
-    (True, True, True, False)
+    >>> [names_this_machine(name) for name in ("localhost", "127.0.0.2", "::1", "localhost.evil.test")]
+    [True, True, True, False]
     """
     try:
         return ipaddress.ip_address(name).is_loopback

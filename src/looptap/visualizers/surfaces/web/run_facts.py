@@ -17,7 +17,7 @@ from looptap.client.session.vitals import moving
 from looptap.streams.durations import duration, short_time
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.text import cut
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.data.words import shown_text
 from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves, has_gradient_norm
 from looptap.visualizers.surfaces.panels.plain_knobs import plain_knob, value_for
 from looptap.visualizers.surfaces.panels.run_controls import RunControls
@@ -249,7 +249,7 @@ def config_facts(config: Any) -> dict[str, Any]:
     """Return the settings of a run and the facts of its start, as rows; {} for None."""
     if config is None:
         return {}
-    settings = [[name, shown(value, _MAX_TEXT_CHARACTERS)] for name, value in list(config.items())[:_MAX_SETTINGS]]
+    settings = [[name, shown_text(value, _MAX_TEXT_CHARACTERS)] for name, value in list(config.items())[:_MAX_SETTINGS]]
     facts = [[name, cut(text, _MAX_FACT_CHARACTERS)] for name, text in config.facts().items()]
     return {"config": settings, "started_with": facts, "dirty": config.dirty}
 

@@ -68,7 +68,7 @@ class RunRows:
                 self._shelf.close(key)
 
 
-def arranged(table: RunTable, message: Mapping[str, Any]) -> RunTable:
+def rows_as_asked(table: RunTable, message: Mapping[str, Any]) -> RunTable:
     """Return a table as a page asks for it: filtered, sorted. Raises QueryError."""
     where, sort = (str(message.get(name) or "").strip() for name in ("where", "sort"))
     if sort:

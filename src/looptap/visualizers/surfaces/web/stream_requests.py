@@ -54,7 +54,7 @@ class StreamRequest:
             raise QueryError(f"A query has {MAX_QUERY_CHARACTERS:,} characters at most.")
         if not isinstance(every, int) or isinstance(every, bool) or not 1 <= every <= MAX_EVERY_EVENTS:
             raise QueryError(f"every: {every!r:.40} is no number of events.")
-        window_of(window)
+        typed_window(window)
         return cls(text, on, window, every, name, message.get("unsafe") is True)
 
     @property
@@ -63,10 +63,10 @@ class StreamRequest:
         return not (self.on or self.window) and self.every == 1
 
 
-def window_of(text: str) -> Window | None:
+def typed_window(text: str) -> Window | None:
     """Return the window for ``100``, ``30s`` or ``sliding 100``. Raises QueryError.
 
-    >>> window_of("30s"), window_of("sliding 100")
+    >>> typed_window("30s"), typed_window("sliding 100")
     (Seconds(size=30.0), Sliding(size=100))
     """
     if not text:
@@ -99,7 +99,7 @@ def opened(run: Any, request: StreamRequest) -> Stream:
     if is_live(run) and run.role == OPERATOR:
         if request.plain and request.text in declared and not request.unsafe:
             return _named(run, request.text)
-        how = {"on": request.on or None, "window": window_of(request.window), "every": request.every}
+        how = {"on": request.on or None, "window": typed_window(request.window), "every": request.every}
         how |= {"name": request.name, "unsafe": request.unsafe}
         how["history"] = kept_history(run, request.text) if not request.window and request.every == 1 else None
         query: Stream = run.stream(request.text, **how)
@@ -125,7 +125,7 @@ def _read(run: Any, request: StreamRequest, shown: Mapping[str, tuple[str, ...]]
     if not shown:
         raise QueryError("This run shows no stream, until one is exported.")
     streams = [ReadableStream(name, fields) for name, fields in shown.items()]
-    window = window_of(request.window)
+    window = typed_window(request.window)
     try:
         found = reader_query(request.text, streams, window)
     except QueryError as error:
@@ -149,7 +149,7 @@ def _named(run: Any, name: str) -> Stream:
     return stream
 
 
-def check(stream: Stream) -> None:
+def check_first_value(stream: Stream) -> None:
     """Wait a second for a first value. Raises QueryError if an error comes first."""
     poll_until(
         lambda: stream.arrived or stream.traceback or stream.state == FAILED,

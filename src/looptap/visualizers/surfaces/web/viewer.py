@@ -22,9 +22,9 @@ from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.web.completion import words_of
 from looptap.visualizers.surfaces.web.run_facts import RunFacts
-from looptap.visualizers.surfaces.web.run_rows import RunRows, arranged, drawn_table, plain_table
+from looptap.visualizers.surfaces.web.run_rows import RunRows, drawn_table, plain_table, rows_as_asked
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf
-from looptap.visualizers.surfaces.web.stream_requests import StreamRequest, check, opened
+from looptap.visualizers.surfaces.web.stream_requests import StreamRequest, check_first_value, opened
 from looptap.visualizers.surfaces.web.viewer_link import ViewerLink
 
 MAX_CHARTS = 32
@@ -198,7 +198,7 @@ class Viewer:
                 if isinstance(run, ExportedRun):
                     run.check(stream)
                 if typed:
-                    check(stream)
+                    check_first_value(stream)
                 found.append(stream)
             except LooptapError as error:
                 without[key] = f"{key} is left out: {error}"
@@ -242,7 +242,7 @@ class Viewer:
     def _table(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return the table of several runs, sorted and filtered."""
         table, without = self._rows.table([str(run) for run in _list(message.get("runs"))])
-        found = arranged(table, message)
+        found = rows_as_asked(table, message)
         return plain_table(found, self._rows.keys_of(found)) | {
             "all": len(table), "without": list(without.values()),
         }  # fmt: skip
@@ -252,7 +252,7 @@ class Viewer:
         name = str(message.get("chart"))[:MAX_CANVAS_NAME_CHARACTERS]
         self._check_room(name)
         table, _ = self._rows.table([str(run) for run in _list(message.get("runs"))])
-        return self._show(name, ShownChart(), drawn_table(arranged(table, message), message))
+        return self._show(name, ShownChart(), drawn_table(rows_as_asked(table, message), message))
 
     def _export(self, message: Mapping[str, Any]) -> None:
         """Show a stream of the run in front to viewers and read-only pages, or hide it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
-from looptap.visualizers.surfaces.web.page_access import PageAccess, is_loopback
+from looptap.visualizers.surfaces.web.page_access import PageAccess, names_this_machine
 from looptap.visualizers.surfaces.web.page_connection import Viewers
 from looptap.visualizers.surfaces.web.page_handlers import NothingHandler, Site, page_files
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf
@@ -64,7 +64,7 @@ class WebServer:
     @property
     def private(self) -> bool:
         """True if only this machine can reach it."""
-        return is_loopback(self.address)
+        return names_this_machine(self.address)
 
     def listen(self, address: str, port: int, tries: int = 1) -> None:
         """Bind ``port``, 0 for any, or one of the next ``tries``. Raises OSError."""

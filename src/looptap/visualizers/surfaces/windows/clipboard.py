@@ -1,11 +1,11 @@
-"""`copied`: a text on the clipboard of a window's toolkit."""
+"""`copy_text`: a text on the clipboard of a window's toolkit."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def copied(canvas: Any, text: str) -> str:
+def copy_text(canvas: Any, text: str) -> str:
     """Put a text on the clipboard; return a report with the text."""
     if hasattr(canvas, "get_tk_widget"):
         widget = canvas.get_tk_widget()

@@ -9,7 +9,13 @@ import numpy as np
 
 from looptap.streams.text import cut
 from looptap.visualizers.drawing.backends.matplotlib_axes import PlaneView
-from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, placed, shown, theme_of
+from looptap.visualizers.drawing.backends.matplotlib_marks import (
+    PLAIN,
+    SMALL_FONT_POINTS,
+    drawable,
+    placed,
+    theme_of,
+)
 from looptap.visualizers.drawing.layouts import time_words
 from looptap.visualizers.drawing.picture import Axis, Line, Points
 from looptap.visualizers.surfaces.windows.window_part import WindowPart
@@ -120,17 +126,17 @@ def values_at(part: WindowPart, view: Any, event: Any) -> list[str]:
             if axis is picture.x:
                 at = float(mark.x[index]) if at is None else at
             else:
-                where = f" at {shown(axis.title)} {_written(float(mark.x[index]), axis)}"
-            found.append(f"{cut(shown(mark.name), 40)}  {mark.y[index]:.5g}{where}")
+                where = f" at {drawable(axis.title)} {_written(float(mark.x[index]), axis)}"
+            found.append(f"{cut(drawable(mark.name), 40)}  {mark.y[index]:.5g}{where}")
         elif isinstance(mark, Points) and mark.name and mark.z is None:
             near = _near(mark, part, view, event)
             if near is not None:
-                found.append(f"{cut(shown(mark.name), 40)}  ({mark.x[near]:.5g}, {mark.y[near]:.5g})")
+                found.append(f"{cut(drawable(mark.name), 40)}  ({mark.x[near]:.5g}, {mark.y[near]:.5g})")
     if len(found) > MAX_VALUE_LINES:
         found = [*found[:MAX_VALUE_LINES], f"and {len(found) - MAX_VALUE_LINES} more"]
     if at is None:
         return found
-    return [f"{shown(picture.x.title) or 'x'} {_written(at, picture.x)}", *found]
+    return [f"{drawable(picture.x.title) or 'x'} {_written(at, picture.x)}", *found]
 
 
 def _near(mark: Points, part: WindowPart, view: Any, event: Any) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.text import Text
 
 from looptap.visualizers.cells import Cell
-from looptap.visualizers.drawing.backends.matplotlib_marks import shown
+from looptap.visualizers.drawing.backends.matplotlib_marks import drawable
 from looptap.visualizers.drawing.backends.with_matplotlib import Drawing
 from looptap.visualizers.drawing.picture import Band, Bars, Line, Mark, Picture, Points
 from looptap.visualizers.drawing.sanitize import short_name
@@ -81,7 +81,7 @@ class WindowPart:
         if not order or len(names) < 2:
             return picture
         if (order, names) != self._ranked or now - self._ranked_at > _ORDER_SECONDS:
-            self._ranked, self._ranked_at, self._ranks = (order, names), now, ranks_of(picture.marks, order)
+            self._ranked, self._ranked_at, self._ranks = (order, names), now, sorted_places(picture.marks, order)
         last = len(self._ranks)
         return replace(picture, marks=tuple(sorted(picture.marks, key=lambda mark: self._ranks.get(_look(mark), last))))
 
@@ -91,7 +91,7 @@ class WindowPart:
         for view in self.drawing.views:
             texts = view.legend.get_texts() if getattr(view, "legend", None) is not None else ()
             hit = next((text.get_text() for text in texts if text.contains(event)[0]), None)
-            name = next((name for name in names if hit == shown(short_name(name))), None)
+            name = next((name for name in names if hit == drawable(short_name(name))), None)
             if name is None:
                 continue
             if event.dblclick:
@@ -148,7 +148,7 @@ def without(picture: Picture, hidden: Set[str]) -> Picture:
     return replace(picture, marks=tuple(_emptied(mark) if _look(mark) in looks else mark for mark in picture.marks))
 
 
-def ranks_of(marks: Sequence[Mark], order: str) -> dict[Any, int]:
+def sorted_places(marks: Sequence[Mark], order: str) -> dict[Any, int]:
     """Return the place of each look when names are sorted by name or newest value."""
     drawn = [mark for mark in marks if isinstance(mark, Line | Band | Points | Bars) and mark.name]
     named = {_look(mark): mark for mark in reversed(drawn)}
