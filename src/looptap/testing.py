@@ -131,10 +131,13 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
     how.setdefault("history", False)  # its marks come by a timer, and would have a test depend on time
     how.setdefault("budget", math.inf)  # here a query also pays for what others do with its values
     parts = build(
-        name, clock=clock, connect=lambda run, limits: connection, strict=opened.get("strict", False),
+        name,
+        clock=clock,
+        connect=lambda run, limits: connection,
+        strict=opened.get("strict", False),
         record=lambda run: None if store is None else RunRecorder(run, store),  # no file that the test did not name
         **how,
-    )  # fmt: skip
+    )
     parts.sources.evaluator.max_pending = parts.sources.unobserved.max_pending = 1
     agent = agent_of(parts, **opened)
     both = Pair(agent, Run(MemoryTransport(connection), run=agent.run))

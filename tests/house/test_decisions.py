@@ -19,12 +19,12 @@ from places import PACKAGE
 from trees import tree_of
 
 MAX_DECISIONS = {
-    "streams": 34.0, "protocol": 16.7, "store": 24.6, "agent": 27.9, "client": 25.0, "visualizers": 34.6, "cli": 23.7,
-    "integrations": 30.4, "training": 26.3,
+    "streams": 33.3, "protocol": 16.7, "store": 24.6, "agent": 27.0, "client": 24.7, "visualizers": 33.3, "cli": 23.6,
+    "integrations": 30.4, "training": 25.9,
 }  # fmt: skip
 """Decisions per 100 lines of code in each folder."""
 
-MAX_COUNTS = {"branching": 84, "tall": 18, "namesakes": 47, "unformatted": 212, "lonely": 5}
+MAX_COUNTS = {"branching": 83, "tall": 18, "namesakes": 0, "unformatted": 46, "lonely": 5}
 """Functions with 15 paths or more; classes on top of three of ours or more; names of public functions that several
 modules define; places where the formatter is off; packages of one module."""
 

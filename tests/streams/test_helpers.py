@@ -31,7 +31,7 @@ from looptap.streams.values.checks import (
     shape,
     thumbnail,
 )
-from looptap.streams.values.described import layer_rows
+from looptap.streams.values.described import summary
 from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
 from looptap.streams.values.model_helpers import embedding, saliency, update_ratio
 from looptap.testing import pair
@@ -362,7 +362,7 @@ def everything(model):
         "shape": lambda: shape(x),
         "lr": lambda: lr(optimizer),
         "thumbnail": lambda: thumbnail(x),
-        "summary": lambda: layer_rows(model),
+        "summary": lambda: summary(model),
         "update_ratio": lambda: update_ratio(model, optimizer),
         "saliency": lambda: saliency(model, x.new_ones(6, inputs)),
         "embedding": lambda: embedding(x.new_ones(6, 4), labels=x[:, 0]),

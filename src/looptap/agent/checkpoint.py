@@ -36,12 +36,15 @@ class AgentCheckpoint:
         parts, sources = self._parts, self._life.sources
         history, counts = parts.dispatcher.history, sources.counts()
         return {
-            "looptap": STATE_VERSION, "run": parts.run.id, "lineage": list(history.runs), "events": counts,
+            "looptap": STATE_VERSION,
+            "run": parts.run.id,
+            "lineage": list(history.runs),
+            "events": counts,
             "groups": {name: sources.by_name[name].group_start for name in counts},
             "seen": {name: max(number, history.seen.get(name, 0)) for name, number in counts.items()},
             "controls": {} if self._life.inert else parts.dispatcher.commands.job.controls.saved(),
             "file": "" if parts.recorder is None else str(parts.recorder.writer.path),
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state: continue its event numbers and restore its controls.

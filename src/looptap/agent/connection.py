@@ -211,9 +211,14 @@ class _Opening:
     """A server and its connection file while they open, on a thread of their own."""
 
     def __init__(
-        self, dispatcher: RequestDispatcher, directory: Path, endpoint: str | None, limits: Limits,
-        on_failure: Callable[[str], None], serve: Callable[[ServerThread], None],
-    ) -> None:  # fmt: skip
+        self,
+        dispatcher: RequestDispatcher,
+        directory: Path,
+        endpoint: str | None,
+        limits: Limits,
+        on_failure: Callable[[str], None],
+        serve: Callable[[ServerThread], None],
+    ) -> None:
         self.files: list[Path] = []
         self._dispatcher, self._directory, self._endpoint, self._limits = dispatcher, directory, endpoint, limits
         self._on_failure, self._serve = on_failure, serve
@@ -226,9 +231,13 @@ class _Opening:
         keys = RoleKeys.fresh(OPERATOR)
         sockets = place_for_sockets(self._directory) if self._endpoint in (None, "ipc") else None
         server = ServerThread(
-            self._dispatcher, endpoint=self._endpoint, keys=keys, limits=self._limits, directory=sockets,
+            self._dispatcher,
+            endpoint=self._endpoint,
+            keys=keys,
+            limits=self._limits,
+            directory=sockets,
             on_failure=self._on_failure,
-        )  # fmt: skip
+        )
         self._serve(server)  # before it starts: the first client is answered by way of it
         server.start()
         self._server = server

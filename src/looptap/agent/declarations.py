@@ -76,9 +76,18 @@ class StreamDeclarations:
         if not self._life.inert:
             dispatcher = self._parts.dispatcher
             dispatcher.declared_streams.declare(
-                name, query, "" if of else "batch" if on is None else on, of=of, window=window, every=every,
-                throttle=throttle, history=history, unit=unit, max_bytes=max_bytes, unsafe=unsafe,
-            )  # fmt: skip
+                name,
+                query,
+                "" if of else "batch" if on is None else on,
+                of=of,
+                window=window,
+                every=every,
+                throttle=throttle,
+                history=history,
+                unit=unit,
+                max_bytes=max_bytes,
+                unsafe=unsafe,
+            )
             if keep and self._parts.recorder is not None:
                 self._parts.connection.post(partial(dispatcher.start_keeping, name))
 
@@ -133,9 +142,14 @@ class ControlDeclarations:
             self._job.controls.declare(name, get, set, declaration)
 
     def trigger(
-        self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "",
+        self,
+        name: str,
+        function: Callable[[], Any],
+        *,
+        at: str | Collection[str] = "",
+        doc: str = "",
         together: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Let clients call ``function`` in the loop, by name. Raises ControlError.
 
         Args:

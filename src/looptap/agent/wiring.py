@@ -97,14 +97,32 @@ def build(
     configuration = Configuration(run, None if isinstance(sources, NullEventSources) else config)
     earlier_runs = EarlierRuns(run, None if recorder is None else recorder.writer.path, configuration.settings)
     dispatcher = RequestDispatcher(
-        run, sources=sources, groups=groups, limits=limits, ready_set=ready_set, budget=OverheadBudget(budget),
-        recorder=recorder, configuration=configuration, send=connection.send, link=lambda: connection.link,
-    )  # fmt: skip
+        run,
+        sources=sources,
+        groups=groups,
+        limits=limits,
+        ready_set=ready_set,
+        budget=OverheadBudget(budget),
+        recorder=recorder,
+        configuration=configuration,
+        send=connection.send,
+        link=lambda: connection.link,
+    )
     raising = RUNS_HERE[run.id] = RaisingThread(sources)
     return Components(
-        name, groups, limits, run, connection, ready_set, sources, recorder, configuration, earlier_runs, dispatcher,
+        name,
+        groups,
+        limits,
+        run,
+        connection,
+        ready_set,
+        sources,
+        recorder,
+        configuration,
+        earlier_runs,
+        dispatcher,
         raising,
-    )  # fmt: skip
+    )
 
 
 def warn_inert(error: Exception, strict: bool) -> None:

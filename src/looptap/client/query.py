@@ -144,9 +144,17 @@ def stream(
         from looptap.client.ranks.over_ranks import over_ranks
 
         return over_ranks(
-            run, attach, ranks, combine, patience=patience, timeout=timeout, text=text, buffer=buffer,
-            buffer_bytes=buffer_bytes, relay=relay,
-        )  # fmt: skip
+            run,
+            attach,
+            ranks,
+            combine,
+            patience=patience,
+            timeout=timeout,
+            text=text,
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            relay=relay,
+        )
     stream = LiveStream(run, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
     run.session.begin(stream, timeout)
     if history and of is None and stream.history is None and stream.declared is None:

@@ -38,9 +38,18 @@ def _rounded(number: float, *digits: int) -> float:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs, "log": math.log, "log10": math.log10, "log2": math.log2, "sqrt": math.sqrt, "exp": math.exp,
-    "round": _rounded, "min": min, "max": max, "isnan": math.isnan, "isfinite": math.isfinite,
-}  # fmt: skip
+    "abs": abs,
+    "log": math.log,
+    "log10": math.log10,
+    "log2": math.log2,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "round": _rounded,
+    "min": min,
+    "max": max,
+    "isnan": math.isnan,
+    "isfinite": math.isfinite,
+}
 """Functions of plain values."""
 
 

@@ -21,19 +21,33 @@ import looptap
 from looptap.training.progress import Progress
 
 GLYPHS = (
-    "0e11131519110e", "040c040404040e", "0e11010204081f", "1f02040201110e", "02060a121f0202",
-    "1f101e0101110e", "0608101e11110e", "1f010204080808", "0e11110e11110e", "0e11110f01020c",
-)  # fmt: skip
+    "0e11131519110e",
+    "040c040404040e",
+    "0e11010204081f",
+    "1f02040201110e",
+    "02060a121f0202",
+    "1f101e0101110e",
+    "0608101e11110e",
+    "1f010204080808",
+    "0e11110e11110e",
+    "0e11110f01020c",
+)
 """The digits, a byte for each row of five pixels."""
 
 
 def make_model() -> nn.Sequential:
     """Return two convolutions and a linear layer, 8 x 8 pixels to 10 classes."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.1), nn.Linear(256, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(256, 10),
+    )
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:

@@ -59,9 +59,15 @@ class Course(NamedTuple):
 
 
 def train(
-    problem: Problem, strategy: str, steps: int, *, runs: int = 32, seed: int = 0, scale: float | None = None,
+    problem: Problem,
+    strategy: str,
+    steps: int,
+    *,
+    runs: int = 32,
+    seed: int = 0,
+    scale: float | None = None,
     threshold: Callable[[int], float] | None = None,
-) -> list[Course]:  # fmt: skip
+) -> list[Course]:
     """Return where SGD was after 1, 2, 4, ... ``steps`` instances, in many runs.
 
     ``threshold(k)`` is T_k, by default ``scale / k``, with a scale of the largest gradient at w = 0.

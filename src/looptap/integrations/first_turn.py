@@ -49,9 +49,7 @@ class FirstTurn:
     2
     """
 
-    def __init__(
-        self, adapter: Any, kinds: tuple[type, ...], owner: Any, names: Iterable[str], awaited: Calls
-    ) -> None:
+    def __init__(self, adapter: Any, kinds: tuple[type, ...], owner: Any, names: Iterable[str], awaited: Calls) -> None:
         self._adapter, self._owner, self._awaited = adapter, owner, awaited
         self._first = type("FirstTurn", kinds, {name: self._noting(name) for name in names})()
         owner.callbacks = [self._first, *owner.callbacks]  # a new list: the framework may be going through this one

@@ -10,22 +10,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 _COUNTED = {
-    "step": frozenset(("step", "steps", "iteration", "iterations", "iter", "iters", "it", "batch", "batches", "update",
-                       "updates")),
+    "step": frozenset(
+        ("step", "steps", "iteration", "iterations", "iter", "iters", "it", "batch", "batches", "update", "updates")
+    ),
     "epoch": frozenset(("epoch", "epochs")),
     "other": frozenset(("tokens", "samples", "examples", "instances", "episode", "episodes", "round", "rounds")),
-}  # fmt: skip
+}
 """Words that say what is counted, by what it is."""
-_QUALIFIERS = frozenset((
-    "global", "total", "num", "n", "current", "cur", "train", "training", "trainer", "val", "validation", "eval",
-    "test", "optimizer", "opt", "seen", "consumed", "processed", "idx", "index", "id", "number", "count", "counter",
-    "state", "self", "env",
-))  # fmt: skip
+_QUALIFIERS = frozenset(
+    (
+        "global",
+        "total",
+        "num",
+        "n",
+        "current",
+        "cur",
+        "train",
+        "training",
+        "trainer",
+        "val",
+        "validation",
+        "eval",
+        "test",
+        "optimizer",
+        "opt",
+        "seen",
+        "consumed",
+        "processed",
+        "idx",
+        "index",
+        "id",
+        "number",
+        "count",
+        "counter",
+        "state",
+        "self",
+        "env",
+    )
+)
 """Words beside them, as in global_step or batch_idx."""
-_OVER = frozenset((
-    "x", "t", "time", "time_ns", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts",
-    "unix_time", "elapsed", "elapsed_time", "elapsed_seconds", "seconds", "minutes", "hours", "clock",
-))  # fmt: skip
+_OVER = frozenset(
+    (
+        "x",
+        "t",
+        "time",
+        "time_ns",
+        "event_time",
+        "wall",
+        "wall_time",
+        "walltime",
+        "timestamp",
+        "timestamps",
+        "ts",
+        "unix_time",
+        "elapsed",
+        "elapsed_time",
+        "elapsed_seconds",
+        "seconds",
+        "minutes",
+        "hours",
+        "clock",
+    )
+)
 _CLOCKS = frozenset(
     ("time", "time_ns", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time")
 )

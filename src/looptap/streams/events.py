@@ -108,9 +108,7 @@ class FoundObservables(dict[str, Any]):
         "varying",
     )
 
-    def __init__(
-        self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]
-    ) -> None:  # fmt: skip
+    def __init__(self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]) -> None:
         super().__init__(present)
         self.find, self._names = find, names
         self._found: dict[str, Any] = {}
@@ -177,9 +175,13 @@ class EventOrigin:
     __slots__ = ("exposed", "machine", "models", "name", "names", "rank")
 
     def __init__(
-        self, name: str, exposed: dict[str, Any] | None = None, rank: int = 0, machine: Mapping[str, Any] | None = None,
+        self,
+        name: str,
+        exposed: dict[str, Any] | None = None,
+        rank: int = 0,
+        machine: Mapping[str, Any] | None = None,
         names: Mapping[str, Collection[str]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.rank, self.names = name, rank, {} if names is None else names
         self.exposed = {} if exposed is None else exposed
         self.machine = {} if machine is None else machine
@@ -247,9 +249,14 @@ class Event:
         if name in own.unknown:
             raise UnknownObservable(own.unknown[name])
         raise _missing(
-            name, self._source.name, own.listed(), exposed, self._source.names, own.nowhere.get(name),
+            name,
+            self._source.name,
+            own.listed(),
+            exposed,
+            self._source.names,
+            own.nowhere.get(name),
             own.elsewhere(name),
-        )  # fmt: skip
+        )
 
     def __getitem__(self, name: str) -> Any:
         """Return the observable ``name``, such as ``e["train/loss"]``."""
@@ -404,9 +411,14 @@ def types_with(name: str, event: str, carried: Mapping[str, Collection[str]]) ->
 
 
 def _missing(
-    name: str, event: str, own: Iterable[str], exposed: Iterable[str], carried: Mapping[str, Collection[str]] = _NONE,
-    instead: str | None = None, elsewhere: str = "",
-) -> MissingObservable:  # fmt: skip
+    name: str,
+    event: str,
+    own: Iterable[str],
+    exposed: Iterable[str],
+    carried: Mapping[str, Collection[str]] = _NONE,
+    instead: str | None = None,
+    elsewhere: str = "",
+) -> MissingObservable:
     names = sorted({*own, *exposed})
     others = types_with(name, event, carried)
     hint = others or (f"There is {elsewhere}." if elsewhere else _hint(name, names, instead))

@@ -9,9 +9,16 @@ from typing import Any
 
 _METHODS = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation", "__getattribute__")
 _SETTINGS = (
-    "num_workers", "pin_memory", "pin_memory_device", "timeout", "worker_init_fn", "generator", "prefetch_factor",
-    "multiprocessing_context", "in_order",
-)  # fmt: skip
+    "num_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "timeout",
+    "worker_init_fn",
+    "generator",
+    "prefetch_factor",
+    "multiprocessing_context",
+    "in_order",
+)
 _PARTS = ("dataset", "sampler", "batch_sampler", "batch_size", "drop_last", "collate_fn", "persistent_workers")
 _MAX_DEPTH, _MAX_VALUES = 3, 1000
 """How deep, and among how many attributes at each depth, a loader inside another is looked for."""

@@ -155,10 +155,14 @@ class RunTable(Sequence[ComparedRun]):
         cells = [[_cell(value) for value in known[column]] for column in columns]
         titles = ["name", "state", "duration", *columns]
         rows = [
-            [row.name, row.state, "" if row.duration is None else duration(row.duration),
-             *(column[place] for column in cells)]
+            [
+                row.name,
+                row.state,
+                "" if row.duration is None else duration(row.duration),
+                *(column[place] for column in cells),
+            ]
             for place, row in enumerate(self.rows)
-        ]  # fmt: skip
+        ]
         return titles, rows
 
     def __getitem__(self, index: Any) -> Any:

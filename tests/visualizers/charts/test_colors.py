@@ -112,7 +112,7 @@ def test_a_terminal_that_says_its_ground_is_light_gets_the_colours_for_it(monkey
         monkeypatch.setenv("COLORFGBG", ground)
         color = theme.colors[4]
         paint = ";".join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))
-        assert f"38;2;{paint}m" in with_text.as_text(picture, 40, 10)
+        assert f"38;2;{paint}m" in with_text.drawn_text(picture, 40, 10)
 
 
 def test_a_figure_on_a_dark_ground_has_light_axes_and_follows_when_the_ground_changes():

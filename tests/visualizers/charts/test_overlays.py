@@ -15,7 +15,7 @@ from looptap.visualizers.charts.scales import MAX_SCALE_RATIO
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.with_matplotlib import draw, new_figure
 from looptap.visualizers.drawing.backends.with_plotly import figure_of
-from looptap.visualizers.drawing.backends.with_text import as_text as text_of
+from looptap.visualizers.drawing.backends.with_text import drawn_text as text_of
 from looptap.visualizers.drawing.layouts import panels
 from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Line, Picture, Points
 from looptap.visualizers.plot import Plot

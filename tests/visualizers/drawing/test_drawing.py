@@ -62,7 +62,7 @@ class Lines:
         self.update(picture)
 
     def update(self, picture):
-        self._text = with_text.as_text(picture, 80, 24, color=True)
+        self._text = with_text.drawn_text(picture, 80, 24, color=True)
 
     def texts(self):
         lines = COLOR.sub("", self._text).split("\n")

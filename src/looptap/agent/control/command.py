@@ -275,9 +275,10 @@ class LoopCommand:
         if self.error:
             became = FAILED if self.kind == CALL else _refusal(self.kind)
             self.note(
-                outcome=became, error=self.error[:MAX_TEXT_CHARACTERS],
+                outcome=became,
+                error=self.error[:MAX_TEXT_CHARACTERS],
                 traceback=self._traceback[-MAX_TEXT_CHARACTERS:],
-            )  # fmt: skip
+            )
         self.vote = None
         self.release()
         self.over = True

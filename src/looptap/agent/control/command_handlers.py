@@ -37,9 +37,13 @@ class CommandService:
     """The entry of client commands: turns requests into commands and schedules them."""
 
     def __init__(
-        self, queries: QueryRegistry, sources: EventSources, groups: tuple[str, ...], limits: Limits,
+        self,
+        queries: QueryRegistry,
+        sources: EventSources,
+        groups: tuple[str, ...],
+        limits: Limits,
         finished: Callable[[LoopCommand], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._queries, self._finished = queries, finished
         self.job = JobHooks(
             sources, groups[0] if groups else "batch", ControlWatches(queries.at_next, "".join(groups[1:2]))
@@ -126,9 +130,16 @@ class CommandService:
                 f"the job remembers no command with the id {message.id!r:.80}; run.commands lists those that it does."
             )
         record = CommandRecord(
-            id=message.id, client=client, what=message.what, name=message.name, on=message.on, value=_value(message),
-            schedule=message.schedule, checkpoint=message.checkpoint, agreed=message.ranks,
-        )  # fmt: skip
+            id=message.id,
+            client=client,
+            what=message.what,
+            name=message.name,
+            on=message.on,
+            value=_value(message),
+            schedule=message.schedule,
+            checkpoint=message.checkpoint,
+            agreed=message.ranks,
+        )
         self.commands.count()
         command = self.command_of(record, expected=message.expected)
         try:

@@ -63,9 +63,15 @@ class SetControl(LoopCommand):
             error.add_note(_put_back(control, old))
             raise
         version = self.job.controls.changes.note(
-            control.name, id=self.record.id, client=self.record.client, old=old, new=new, reached=reached,
-            schedule=schedule, was_frozen=was_frozen,
-        )  # fmt: skip
+            control.name,
+            id=self.record.id,
+            client=self.record.client,
+            old=old,
+            new=new,
+            reached=reached,
+            schedule=schedule,
+            was_frozen=was_frozen,
+        )
         far = leap(old, new)
         self.note(new=new, version=version, warning=far and f"a change {far}; undo reverts it")
         # What a schedule drives on changes at its steps, and a word such as "auto" leaves the number to the job.
@@ -145,9 +151,11 @@ class CallTrigger(LoopCommand):
         self._trigger = triggers.get(name)
         if self._trigger is None:
             near = nearest(name, triggers)
-            there = f"there are: {', '.join(triggers)}." if triggers else (
-                f"it has none at all. It offers one by agent.trigger({name!r:.80}, function)."
-            )  # fmt: skip
+            there = (
+                f"there are: {', '.join(triggers)}."
+                if triggers
+                else (f"it has none at all. It offers one by agent.trigger({name!r:.80}, function).")
+            )
             raise ControlError(f"this job has no trigger {name!r:.80}; {there}{' ' * bool(near)}{near}")
         self.check_ranks(self._trigger, repr(name))
         return self._trigger.at
@@ -227,9 +235,13 @@ class RunCode(LoopCommand):
     randomness = False
 
     def __init__(
-        self, job: JobHooks, record: CommandRecord, finished: Callable[[LoopCommand], None], code: m.Code,
+        self,
+        job: JobHooks,
+        record: CommandRecord,
+        finished: Callable[[LoopCommand], None],
+        code: m.Code,
         queries: QueryRegistry,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(job, record, finished)
         self._queries = queries
         self._code: m.Code | None = code
@@ -341,9 +353,15 @@ class UnknownCommand(LoopCommand):
 
 
 BY_NAME: dict[str, type[LoopCommand]] = {
-    "set": SetControl, "undo": UndoControl, "trigger": CallTrigger, "checkpoint": SaveCheckpoint, "stop": StopLoop,
-    "pause": PauseLoop, "profile": ProfileSteps, "memory": RecordMemory,
-}  # fmt: skip
+    "set": SetControl,
+    "undo": UndoControl,
+    "trigger": CallTrigger,
+    "checkpoint": SaveCheckpoint,
+    "stop": StopLoop,
+    "pause": PauseLoop,
+    "profile": ProfileSteps,
+    "memory": RecordMemory,
+}
 """The kinds of commands by name; code has a message type of its own."""
 
 

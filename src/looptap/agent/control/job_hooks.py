@@ -70,9 +70,11 @@ class JobHooks:
         """Describe all controls and triggers of the job, and the attribute at ``path``."""
         triggers = {name: trigger.doc for name, trigger in self.triggers.items()}
         return ControlReport(
-            controls=self.controls.describe(path), triggers=triggers, checkpoint=self.checkpoint is not None,
+            controls=self.controls.describe(path),
+            triggers=triggers,
+            checkpoint=self.checkpoint is not None,
             may_pause=self.pause.most(group()),
-        )  # fmt: skip
+        )
 
     def end_recording(self) -> None:
         """End a recording, since no event ends it any more."""

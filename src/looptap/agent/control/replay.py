@@ -43,9 +43,13 @@ class ReplayedCommand:
         entry, service = self._entry, self._service
         more = {name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry}
         record = CommandRecord(
-            id=os.urandom(16).hex(), client=self._source, what=entry["what"], on=entry["event"],
-            value=None if entry["what"] == "undo" else entry.get("value"), **more,  # ids are new in each run
-        )  # fmt: skip
+            id=os.urandom(16).hex(),
+            client=self._source,
+            what=entry["what"],
+            on=entry["event"],
+            value=None if entry["what"] == "undo" else entry.get("value"),
+            **more,  # ids are new in each run
+        )
         code = Code(record.value) if record.what == "call" else None
         try:
             command = self._command = service.command_of(record, code=code)

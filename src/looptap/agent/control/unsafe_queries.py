@@ -32,9 +32,15 @@ class UnsafeQueries:
         """Record a query of ``client``, attached after event ``number`` of its type."""
         text = " when ".join([query.pipeline.text, *([query.recorder.condition.text] if query.recorder else ())])
         record = CommandRecord(
-            id=os.urandom(16).hex(), client=client, what=UNSAFE, name=text[:200], value=text[:MAX_TEXT_CHARACTERS],
-            on=query.on, event=query.on, number=number,
-        )  # fmt: skip
+            id=os.urandom(16).hex(),
+            client=client,
+            what=UNSAFE,
+            name=text[:200],
+            value=text[:MAX_TEXT_CHARACTERS],
+            on=query.on,
+            event=query.on,
+            number=number,
+        )
         command = LoopCommand(self._job, record, self._finished)
         self._running[query] = command, time.monotonic()
         self._log.settle(command, None, RUNNING)

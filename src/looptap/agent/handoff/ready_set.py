@@ -29,8 +29,16 @@ class ReadySet:
     """
 
     __slots__ = (
-        "changed", "deferred", "defers", "hastened", "patient", "ready", "wake_gathering", "wake_now", "wakeup_pending",
-    )  # fmt: skip
+        "changed",
+        "deferred",
+        "defers",
+        "hastened",
+        "patient",
+        "ready",
+        "wake_gathering",
+        "wake_now",
+        "wakeup_pending",
+    )
 
     def __init__(self, wake: Callable[[], None], wake_now: Callable[[], None]) -> None:
         self.wake_gathering, self.wake_now = wake, wake_now

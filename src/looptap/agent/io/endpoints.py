@@ -153,8 +153,11 @@ def place_for_sockets(wanted: Path) -> Path:
             "looptap: A socket cannot be created in %s (%s), as on some network file systems; this run listens in %s, "
             "which only processes on this machine can reach. To make it reachable from other machines: "
             "Agent(..., listen='tcp://%s:*').",
-            wanted, error.strerror, place, socket.gethostname(),
-        )  # fmt: skip
+            wanted,
+            error.strerror,
+            place,
+            socket.gethostname(),
+        )
         return place
     return wanted
 

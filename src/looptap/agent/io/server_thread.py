@@ -344,8 +344,9 @@ class ServerThread:
         if short:
             self._say_once(
                 "looptap: this process has fewer than %d free file descriptors: until it has more, no other client "
-                "can attach. Allow more: ulimit -n 4096.", ACCEPT_DESCRIPTOR_COUNT,
-            )  # fmt: skip
+                "can attach. Allow more: ulimit -n 4096.",
+                ACCEPT_DESCRIPTOR_COUNT,
+            )
 
     def check_files(self, touch: bool) -> None:
         """Recreate vanished files; with ``touch`` update the times of all."""
@@ -359,8 +360,9 @@ class ServerThread:
                 self._say_once(
                     "looptap: %s has disappeared and cannot be recreated (%s). Attached clients stay attached; new "
                     "ones will not find this run until the directory exists. For a safer place: export LOOPTAP_DIR=…",
-                    path, error,
-                )  # fmt: skip
+                    path,
+                    error,
+                )
 
     def _say_once(self, words: str, *facts: object) -> None:
         if words not in self._said:

@@ -45,9 +45,18 @@ class DerivedQuery(AttachedQuery):
     """
 
     def __init__(
-        self, pipeline: Pipeline, sink: ValueRing, source: AttachedQuery, *, of: str, nth: int, name: str,
-        max_bytes: int, account: Account, exposed: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        pipeline: Pipeline,
+        sink: ValueRing,
+        source: AttachedQuery,
+        *,
+        of: str,
+        nth: int,
+        name: str,
+        max_bytes: int,
+        account: Account,
+        exposed: dict[str, Any],
+    ) -> None:
         super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, account=account)
         self.waits = pipeline.trusted
         self.of_events = False

@@ -49,9 +49,8 @@ def deferrable(queries: Queries, observables: dict[str, Any]) -> Queries:
     for names in {q.numbers for q in waiting}:  # many queries read the same ones
         there[names] = copied_numbers(observables, names or ()) is not None
     return tuple(
-        q for q in waiting
-        if there[q.numbers] and q.language.isdisjoint(given) and varying.isdisjoint(q.observed)
-    )  # fmt: skip
+        q for q in waiting if there[q.numbers] and q.language.isdisjoint(given) and varying.isdisjoint(q.observed)
+    )
 
 
 class ImmediateQueries(NamedTuple):
@@ -83,10 +82,33 @@ class EvaluationPlan(PlanState):
     """
 
     __slots__ = (
-        "_all_due", "_begun", "_holds", "_known", "_looked", "_most", "_passed", "_rests_until", "_wait", "ahead",
-        "deferred", "done", "immediate", "mapped", "origin", "padding", "passed_at", "pays", "purse", "queries",
-        "reducing", "replaced", "review", "row_of", "started", "width",
-    )  # fmt: skip
+        "_all_due",
+        "_begun",
+        "_holds",
+        "_known",
+        "_looked",
+        "_most",
+        "_passed",
+        "_rests_until",
+        "_wait",
+        "ahead",
+        "deferred",
+        "done",
+        "immediate",
+        "mapped",
+        "origin",
+        "padding",
+        "passed_at",
+        "pays",
+        "purse",
+        "queries",
+        "reducing",
+        "replaced",
+        "review",
+        "row_of",
+        "started",
+        "width",
+    )
 
     def __init__(
         self,

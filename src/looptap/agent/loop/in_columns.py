@@ -98,9 +98,14 @@ def _reduce(query: AttachedQuery, pipeline: Reducing, batch: EventBatch, events:
 
 
 def _reduce_parts(
-    query: AttachedQuery, pipeline: Reducing, parts: Sequence[BatchItems], events: EventBatch, start: int, stop: int,
+    query: AttachedQuery,
+    pipeline: Reducing,
+    parts: Sequence[BatchItems],
+    events: EventBatch,
+    start: int,
+    stop: int,
     give_way: GiveWay,
-) -> None:  # fmt: skip
+) -> None:
     sink = query.sink
     while start < stop and query.state == "live":
         give_way()

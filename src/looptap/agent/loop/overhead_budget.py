@@ -138,9 +138,19 @@ class Account:
     """
 
     __slots__ = (
-        "_long", "budget", "client", "cost", "cost_later", "free_at", "grant", "mapped", "share", "small", "spacing",
+        "_long",
+        "budget",
+        "client",
+        "cost",
+        "cost_later",
+        "free_at",
+        "grant",
+        "mapped",
+        "share",
+        "small",
+        "spacing",
         "step",
-    )  # fmt: skip
+    )
 
     def __init__(self, budget: OverheadBudget, grant: float | None = None, mapped: bool = True) -> None:
         self.budget, self.grant, self.mapped = budget, grant, mapped

@@ -62,10 +62,15 @@ def _described(root: str, model: Any, several: bool) -> list[ModuleInfo]:
         count, trained = totals.get(one.name, (0, 0))
         found.append(
             ModuleInfo(
-                name=name, kind=_kind(one), parameters=count, trained=trained, shapes=own,
-                training=bool(getattr(one.module, "training", False)), problem=one.problem,
+                name=name,
+                kind=_kind(one),
+                parameters=count,
+                trained=trained,
+                shapes=own,
+                training=bool(getattr(one.module, "training", False)),
+                problem=one.problem,
             )
-        )  # fmt: skip
+        )
     return found
 
 

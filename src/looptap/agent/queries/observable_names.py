@@ -20,9 +20,13 @@ MAX_TYPO_CHARACTERS = 2
 
 
 def check_names(
-    read: Collection[str], text: str, on: str, count: int, carried: Mapping[str, Collection[str]],
+    read: Collection[str],
+    text: str,
+    on: str,
+    count: int,
+    carried: Mapping[str, Collection[str]],
     exposed: Collection[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Raise QueryError for a name in ``read`` that ``count`` events ``on`` never had.
 
     ``carried`` are the names that the events of each type have had, ``exposed`` those that all of them have.

@@ -138,9 +138,20 @@ class QueryRegistry:
             check_names(observables_read(text, known), text, on, count, carried, tuple(sources.exposed))
 
     def derived(
-        self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueRing, *, name: str,
-        window: Window | None, every: int, throttle: float, max_bytes: int, budget: float | None, unsafe: bool,
-    ) -> DerivedQuery:  # fmt: skip
+        self,
+        source: AttachedQuery,
+        of: str,
+        code: str | Callable[..., Any],
+        sink: ValueRing,
+        *,
+        name: str,
+        window: Window | None,
+        every: int,
+        throttle: float,
+        max_bytes: int,
+        budget: float | None,
+        unsafe: bool,
+    ) -> DerivedQuery:
         """Compile a query over the values of ``source``, called ``of``, not yet attached.
 
         Raises QueryError.
@@ -156,9 +167,16 @@ class QueryRegistry:
         pipeline = self.compiled(code, window, 1, throttle, over=source, unsafe=unsafe)
         max_bytes = min(max_bytes, self._limits.outbound_message // 2)
         query = DerivedQuery(
-            pipeline, sink, source, of=of, nth=every, name=name, max_bytes=max_bytes,
-            account=Account(self._budget, grant_share(budget), pipeline.mapped), exposed=self._sources.exposed,
-        )  # fmt: skip
+            pipeline,
+            sink,
+            source,
+            of=of,
+            nth=every,
+            name=name,
+            max_bytes=max_bytes,
+            account=Account(self._budget, grant_share(budget), pipeline.mapped),
+            exposed=self._sources.exposed,
+        )
         if query.depth > MAX_CHAINED_COUNT:
             raise QueryError(
                 f"{query.depth} queries would read one another's values, and {MAX_CHAINED_COUNT} may; ask over the "

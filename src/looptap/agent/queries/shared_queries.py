@@ -17,8 +17,14 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.protocol import messages as m
 
 _OF_A_CLIENT: dict[str, Any] = {
-    "request": 0, "stream": 0, "above": 0, "name": "", "named": False, "latency": "", "history": False
-}  # fmt: skip
+    "request": 0,
+    "stream": 0,
+    "above": 0,
+    "name": "",
+    "named": False,
+    "latency": "",
+    "history": False,
+}
 """What two requests may differ in, and get the same values: all other fields have to be equal."""
 
 

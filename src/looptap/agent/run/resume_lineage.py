@@ -79,9 +79,11 @@ class RunHistory:
             return {}
         again = {n: (self.taken_up[n] + 1, seen) for n, seen in self.seen.items() if seen > self.taken_up.get(n, seen)}
         return {
-            "lineage": list(self.runs), "resumed_from": self.runs[-1] if self.runs else None,
-            "resumed_at": self.taken_up, "rewound": again,
-        }  # fmt: skip
+            "lineage": list(self.runs),
+            "resumed_from": self.runs[-1] if self.runs else None,
+            "resumed_at": self.taken_up,
+            "rewound": again,
+        }
 
     def _look(self) -> None:
         find, self._find = self._find, None

@@ -19,9 +19,13 @@ DIFF_TIMEOUT_SECONDS = 10.0
 """Seconds after which git is given up."""
 _REAP_TIMEOUT_SECONDS = 5.0
 _CALM = {
-    "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C",
-    "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1",
-}  # fmt: skip
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_PAGER": "cat",
+    "LC_ALL": "C",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+}
 _QUIET = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "diff.autoRefreshIndex=false")
 """Settings without which git would run a monitor or a hook, or write its index."""
 _FILTER = re.compile(r"(?s)(filter\..*)\.(?:clean|process|smudge|required)")  # a program that git runs on changed files
@@ -49,9 +53,16 @@ def uncommitted(folder: Path) -> Diff:
         return Diff(note="a filter of git has a name that cannot be switched off")
     settings = [*_QUIET, *(f"{name}.{end}" for name in sorted(names) for end in _NO_FILTER)]
     return _ask(
-        folder, *(word for setting in settings for word in ("-c", setting)), "diff", "HEAD", "--no-ext-diff",
-        "--no-textconv", "--no-color", "--ignore-submodules=dirty", "--submodule=short",
-    )  # fmt: skip
+        folder,
+        *(word for setting in settings for word in ("-c", setting)),
+        "diff",
+        "HEAD",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-color",
+        "--ignore-submodules=dirty",
+        "--submodule=short",
+    )
 
 
 def _ask(folder: Path, *words: str) -> Diff:
@@ -60,9 +71,13 @@ def _ask(folder: Path, *words: str) -> Diff:
 
     try:
         with subprocess.Popen(
-            ["git", "-C", str(folder), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **_CALM},
-        ) as git:  # fmt: skip
+            ["git", "-C", str(folder), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **_CALM},
+        ) as git:
             try:
                 return _read(git)
             finally:

@@ -165,8 +165,12 @@ class ScalarHistory:
     def report(self) -> ScalarReport:
         """List the names that are kept."""
         self.collect()
-        found = tuple(_info(table, name, column) for table in self._tables.values()
-                      for name, column in table.columns.items() if column.points)  # fmt: skip
+        found = tuple(
+            _info(table, name, column)
+            for table in self._tables.values()
+            for name, column in table.columns.items()
+            if column.points
+        )
         return ScalarReport(scalars=found, enabled=self._looks is not None, left_out=self.left_out, limit=self._limit)
 
     @property
@@ -196,15 +200,18 @@ class ScalarHistory:
         count = len(table.events) if before is None else bisect_left(table.events, before)
         columns = [table.columns[name] for name in names]
         return KeptScalars(
-            on=table.on, query=", ".join(column.query for column in columns),
-            fields=row_fields(names), events=table.events[:count].tobytes(),
+            on=table.on,
+            query=", ".join(column.query for column in columns),
+            fields=row_fields(names),
+            events=table.events[:count].tobytes(),
             times=table.times[:count].tobytes(),
             columns=tuple(column.values[:count].tobytes() for column in columns),
             present=tuple(bytes(column.present[:count]) for column in columns),
             kinds=tuple(column.kind.__name__ for column in columns),
             rests=tuple(column.rests[:count].tobytes() if any(column.rests) else b"" for column in columns),
-            pace=table.spacing(), clock=time.time() - time.monotonic(),
-        )  # fmt: skip
+            pace=table.spacing(),
+            clock=time.time() - time.monotonic(),
+        )
 
 
 def _arrived(look: Look) -> bool:
@@ -233,6 +240,13 @@ def _numbers(found: dict[str, Any]) -> dict[str, Any]:
 def _info(table: ScalarTable, name: str, column: ScalarColumn) -> ScalarInfo:
     first, last = table.span(column)
     return ScalarInfo(
-        name=name, on=table.on, query=column.query, points=column.points, pace=table.spacing(),
-        first=first, last=last, value=column.latest, exposed=column.exposed,
-    )  # fmt: skip
+        name=name,
+        on=table.on,
+        query=column.query,
+        points=column.points,
+        pace=table.spacing(),
+        first=first,
+        last=last,
+        value=column.latest,
+        exposed=column.exposed,
+    )

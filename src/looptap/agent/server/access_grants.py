@@ -53,9 +53,13 @@ class AccessGrants:
     """The shares of a run; ``dismiss`` disconnects the clients of a key."""
 
     def __init__(
-        self, run: m.RunInfo, limits: Limits, declared: DeclaredStreams, disconnect: Callable[[str, str], None],
+        self,
+        run: m.RunInfo,
+        limits: Limits,
+        declared: DeclaredStreams,
+        disconnect: Callable[[str, str], None],
         link: Callable[[], ServerThread | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._run, self._limits, self._declared, self._disconnect = run, limits, declared, disconnect
         self._link = link
         self.shares: dict[str, AccessGrant] = {}
@@ -177,10 +181,15 @@ class AccessGrants:
     def _info(self, shared: AccessGrant, viewers: tuple[str, ...] = ()) -> ShareInfo:
         own = tuple(declared.name for declared in self._declared.seen(None) if shared.id in declared.shares)
         return ShareInfo(
-            share=shared.id, expires=shared.expires, left=max(0.0, shared.until - time.monotonic()),
-            endpoints=tuple(shared.socket.bound.endpoints), by=shared.by, streams=own if shared.only else None,
-            viewers=viewers, config=shared.config,
-        )  # fmt: skip
+            share=shared.id,
+            expires=shared.expires,
+            left=max(0.0, shared.until - time.monotonic()),
+            endpoints=tuple(shared.socket.bound.endpoints),
+            by=shared.by,
+            streams=own if shared.only else None,
+            viewers=viewers,
+            config=shared.config,
+        )
 
     def _set_alarm(self, link: ServerThread) -> None:
         link.alarm = min((shared.until for shared in self.shares.values()), default=math.inf)

@@ -161,9 +161,18 @@ class DeclaredStreams:
         if source is not None:
             ring = self.history.open(history)
             attached = self._queries.derived(
-                source.query, of, query, ring, name=name, window=over, every=every, throttle=throttle,
-                max_bytes=max_bytes, budget=math.inf, unsafe=unsafe,
-            )  # fmt: skip
+                source.query,
+                of,
+                query,
+                ring,
+                name=name,
+                window=over,
+                every=every,
+                throttle=throttle,
+                max_bytes=max_bytes,
+                budget=math.inf,
+                unsafe=unsafe,
+            )
         else:
             pipeline = self._queries.compiled(query, over, every, throttle, unsafe=unsafe)
             ring = self.history.open(history)

@@ -97,9 +97,15 @@ class EncodedBatches:
         if isinstance(stream.query.pipeline, RankWindowStage):
             windows = array("q", [v.window for v in batch.values]).tobytes()
         return _Body(
-            memoryview(batch.events), memoryview(batch.times), time.time() - time.monotonic(),
-            form, msgspec.Raw(raw), bytes(flags) if any(flags) else b"", self._rank, windows,
-        )  # fmt: skip
+            memoryview(batch.events),
+            memoryview(batch.times),
+            time.time() - time.monotonic(),
+            form,
+            msgspec.Raw(raw),
+            bytes(flags) if any(flags) else b"",
+            self._rank,
+            windows,
+        )
 
 
 def _size_of(body: _Body) -> int:

@@ -18,9 +18,14 @@ class Heartbeat:
     """An agent's heartbeats; ``writer_seconds`` is the CPU time of its store thread."""
 
     def __init__(
-        self, sessions: SessionTable, statistics: StatisticsReporter, liveness: LoopLiveness, budget: OverheadBudget,
-        writer_seconds: Callable[[], float], send: Callable[[bytes, bytes], SendResult],
-    ) -> None:  # fmt: skip
+        self,
+        sessions: SessionTable,
+        statistics: StatisticsReporter,
+        liveness: LoopLiveness,
+        budget: OverheadBudget,
+        writer_seconds: Callable[[], float],
+        send: Callable[[bytes, bytes], SendResult],
+    ) -> None:
         self._sessions, self._statistics, self._liveness, self._budget = sessions, statistics, liveness, budget
         self._writer_seconds, self._send = writer_seconds, send
         self._cpu, self._last = 0.0, time.monotonic()

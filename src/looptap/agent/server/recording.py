@@ -107,8 +107,10 @@ class RunRecorder:
         if not (self._place_is_chosen or self.writer.has_file):
             log.warning(
                 "looptap: the commands of clients are recorded in %s, the first is: %.100s. "
-                "To use another directory, set Agent(store=…) or LOOPTAP_STORE.", self.writer.path, command.what,
-            )  # fmt: skip
+                "To use another directory, set Agent(store=…) or LOOPTAP_STORE.",
+                self.writer.path,
+                command.what,
+            )
         self.writer.command(command)
 
     def mark_rings(self, rings: Sequence[Ring]) -> None:
@@ -214,20 +216,32 @@ def _row(table: ScalarTable) -> ScalarRow:
         for name, one in columns.items()
     ]
     return scalar_row(
-        table.on, time.time() - time.monotonic(), table.events, table.times, names,
-        [one.values for one in columns.values()], [one.present for one in columns.values()],
-    )  # fmt: skip
+        table.on,
+        time.time() - time.monotonic(),
+        table.events,
+        table.times,
+        names,
+        [one.values for one in columns.values()],
+        [one.present for one in columns.values()],
+    )
 
 
 def kept_command(record: CommandRecord) -> QueuedCommand:
     """Return a command's record as it is stored, and as a value of its stream."""
     new = record.new if record.result is None else record.result
     return QueuedCommand(
-        record.id, record.time + time.monotonic() - time.time(), record.time, record.event, record.number,
-        record.client, f"{record.what} {record.name}".rstrip(), record.old, new,
+        record.id,
+        record.time + time.monotonic() - time.time(),
+        record.time,
+        record.event,
+        record.number,
+        record.client,
+        f"{record.what} {record.name}".rstrip(),
+        record.old,
+        new,
         f"{record.outcome}: {record.error}" if record.error else record.outcome,
         {"value": record.value, "schedule": record.schedule, "checkpoint": record.checkpoint},
-    )  # fmt: skip
+    )
 
 
 def _facts(run: RunInfo) -> dict[str, Any]:

@@ -24,10 +24,21 @@ class StatisticsReporter:
     """The counters of an agent, two of its own among them. I/O thread only."""
 
     def __init__(
-        self, run: m.RunInfo, *, sources: EventSources, outbox: RingSet, liveness: LoopLiveness,
-        sessions: SessionTable, grants: AccessGrants, exporter: ValueExporter, declared: DeclaredStreams,
-        history: RunHistory, pause: Pause, recorder: RunRecorder | None, budget: OverheadBudget,
-    ) -> None:  # fmt: skip
+        self,
+        run: m.RunInfo,
+        *,
+        sources: EventSources,
+        outbox: RingSet,
+        liveness: LoopLiveness,
+        sessions: SessionTable,
+        grants: AccessGrants,
+        exporter: ValueExporter,
+        declared: DeclaredStreams,
+        history: RunHistory,
+        pause: Pause,
+        recorder: RunRecorder | None,
+        budget: OverheadBudget,
+    ) -> None:
         self.refused_messages = 0
         """Messages that are malformed or not allowed."""
         self.io_seconds = 0.0
@@ -40,9 +51,12 @@ class StatisticsReporter:
         """Report the stack of each thread of the job, and whether its loop moves."""
         liveness, pause = self._liveness, self._pause
         return StackReport(
-            threads=stacks(), events=liveness.report(), paused=pause.seconds(), age=liveness.age(),
+            threads=stacks(),
+            events=liveness.report(),
+            paused=pause.seconds(),
+            age=liveness.age(),
             inside=liveness.as_info(),
-        )  # fmt: skip
+        )
 
     def events(self, client: ClientSession) -> dict[str, int]:
         """Return the event counts by type; for a viewer, of the types it sees."""

@@ -179,10 +179,20 @@ class Subscription:
     def moved(self) -> bool:
         """Return True if a counter, or another reported fact, changed since last asked."""
         query, source = self.query, self.source
-        before, self._seen = self._seen, (
-            query.events, query.errors, query.pipeline.skipped, query.limit.withheld, source.number, source.dropped,
-            self.sent, query.overdue, *(place.problem for place in query.latest_slots),
-        )  # fmt: skip
+        before, self._seen = (
+            self._seen,
+            (
+                query.events,
+                query.errors,
+                query.pipeline.skipped,
+                query.limit.withheld,
+                source.number,
+                source.dropped,
+                self.sent,
+                query.overdue,
+                *(place.problem for place in query.latest_slots),
+            ),
+        )
         return before != self._seen
 
     def waits(self) -> bool:
@@ -203,9 +213,7 @@ class Subscription:
         """The state of the query, unless only this client's reading has ended."""
         return "ended" if self._ended else self.query.state
 
-    def continue_with(
-        self, query: AttachedQuery, *, declared: bool, shared: SharedQuery | None
-    ) -> None:
+    def continue_with(self, query: AttachedQuery, *, declared: bool, shared: SharedQuery | None) -> None:
         """Continue with the values of ``query``; ``declared``: it belongs to the job."""
         self._joined = _Counts.of(query).minus(self._counts())
         self.query, self.ring, self.declared = query, query.sink, declared
@@ -288,23 +296,42 @@ class Subscription:
         if self.client.viewer:
             reason, traceback, remarks = public_line(reason), public_line(traceback), ()
         return m.Status(
-            self.number, self.state, reason, self.last, self.source.dropped,
-            counts.skipped, counts.errors, traceback, remarks,
+            self.number,
+            self.state,
+            reason,
+            self.last,
+            self.source.dropped,
+            counts.skipped,
+            counts.errors,
+            traceback,
+            remarks,
             1e9 * query.seconds / query.events if query.events else 0.0,
-            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
-            counts.withheld, counts.filtered,
-        )  # fmt: skip
+            query.seconds / elapsed if elapsed > 0 else 0.0,
+            self.reached,
+            counts.withheld,
+            counts.filtered,
+        )
 
     def stats(self) -> SubscriptionStats:
         """Return the state and counters, with the names of the query and its client."""
         s, query = self.status(), self.query
         return SubscriptionStats(
-            name=self.name or query.name, on=query.on, client=self.client.name, state=s.state,
+            name=self.name or query.name,
+            on=query.on,
+            client=self.client.name,
+            state=s.state,
             values=s.last - self._before,
-            sent=self.sent, dropped=s.dropped, skipped=s.skipped, errors=s.errors, withheld=s.withheld,
-            filtered=s.filtered, evaluated=self._counts().events,
-            nanoseconds_per_event=s.nanoseconds, share_of_time=s.share, limitation=query.limit.describe(),
-        )  # fmt: skip
+            sent=self.sent,
+            dropped=s.dropped,
+            skipped=s.skipped,
+            errors=s.errors,
+            withheld=s.withheld,
+            filtered=s.filtered,
+            evaluated=self._counts().events,
+            nanoseconds_per_event=s.nanoseconds,
+            share_of_time=s.share,
+            limitation=query.limit.describe(),
+        )
 
     def _record(self, count: int, size: int) -> int:
         """Feed the flight recorder with new values; return how many there were."""

@@ -119,9 +119,18 @@ class SubscriptionManager:
         declared = None if ask.of_stream else self._declared_source(ask.of)
         source = self._source_of(self.stream(client, ask.of_stream)) if declared is None else declared.query
         query = self._queries.derived(
-            source, ask.of or source.name, loaded_code(ask.code), self._outbox.open(), name=ask.name, window=ask.window,
-            every=ask.every, throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget, unsafe=ask.unsafe,
-        )  # fmt: skip
+            source,
+            ask.of or source.name,
+            loaded_code(ask.code),
+            self._outbox.open(),
+            name=ask.name,
+            window=ask.window,
+            every=ask.every,
+            throttle=ask.throttle,
+            max_bytes=ask.max_bytes,
+            budget=ask.budget,
+            unsafe=ask.unsafe,
+        )
         query.late = bool(ask.of_stream) and self.stream(client, ask.of_stream).source.number >= ask.every
         ring = None if declared is None else declared.ring
         notes = self.replays.hold(query, ring, wanted=ask.history)
@@ -151,9 +160,7 @@ class SubscriptionManager:
         """Return the query of a stream, to which another one is about to be attached."""
         return stream.query if stream.declared else self._parted(stream)
 
-    def _join(
-        self, client: ClientSession, attach: m.Attach, known: SharedQuery, before: Reached
-    ) -> AttachPoint | None:
+    def _join(self, client: ClientSession, attach: m.Attach, known: SharedQuery, before: Reached) -> AttachPoint | None:
         """Share a query with its clients; return where that begins, None if impossible.
 
         Nothing is evaluated meanwhile, and what came before has been: the client gets the values of later events.

@@ -158,9 +158,7 @@ class Watcher:
         self._counts = (self.run.id, now, counts)
         span, ages = now - then, self.run.ages()
         rates = {name: (count - before[name]) / span for name, count in counts.items() if name in before and span > 0}
-        return tuple(
-            EventRate(name, count, rates.get(name), ages.get(name, 0.0)) for name, count in counts.items()
-        )
+        return tuple(EventRate(name, count, rates.get(name), ages.get(name, 0.0)) for name, count in counts.items())
 
     def _streams(self, seen: Facts) -> Facts:
         return replace(seen, streams=tuple(self.run.streams[:_MAX_ENTRIES]))

@@ -22,7 +22,7 @@ from looptap.protocol.run_config import RunConfig
 from looptap.streams.durations import duration
 from looptap.streams.stream.state_and_cost import LIVE
 from looptap.visualizers.drawing.backends.blocks import sparkline
-from looptap.visualizers.drawing.backends.with_text import as_text
+from looptap.visualizers.drawing.backends.with_text import drawn_text
 from looptap.visualizers.plot import Plot
 
 MIN_CHART_LINES = 11
@@ -211,7 +211,7 @@ class StreamSummary:
             self._size = width, height
             try:
                 picture = replace(cell.draw(), title="")  # the title is in the line above
-                self._chart = Text.from_ansi(as_text(picture, width, height), no_wrap=True)
+                self._chart = Text.from_ansi(drawn_text(picture, width, height), no_wrap=True)
             except Exception as error:  # one stream's value must not break the screen
                 self._chart = Text(printable(f"This cannot be drawn: {type(error).__name__}: {error}"), "red")
         return self._chart

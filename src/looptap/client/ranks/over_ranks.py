@@ -126,7 +126,13 @@ def joined_by_relay(
 
 
 def spread_over_ranks(
-    run: RankHandle, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float,
+    run: RankHandle,
+    on: str,
+    ranks: str | int | Iterable[int],
+    every: int,
+    *,
+    patience: float,
+    timeout: float,
     buffer: int,
 ) -> RankStream:
     """Attach to several ranks for the stream of `Run.skew`."""

@@ -119,7 +119,10 @@ def stack_groups(reports: Mapping[int, StackReport]) -> list[StackGroup]:
         by_stack.setdefault(frames_of(reports[rank]), []).append(rank)
     groups = [
         StackGroup(
-            tuple(ranks), stack, collective_of(stack), reports[ranks[0]].events,
+            tuple(ranks),
+            stack,
+            collective_of(stack),
+            reports[ranks[0]].events,
             min((event.idle for rank in ranks for event in reports[rank].events.values()), default=None),
         )
         for stack, ranks in by_stack.items()

@@ -249,9 +249,16 @@ def error_of(failed: Failed) -> LooptapError:
     if failed.kind == "role":
         return NotAllowed(text)
     plain = (
-        SnapshotError, ControlError, ControlConflict, CommandCancelled, NotAgreed, EventPassed, InDoubt, BadEndpoint,
+        SnapshotError,
+        ControlError,
+        ControlConflict,
+        CommandCancelled,
+        NotAgreed,
+        EventPassed,
+        InDoubt,
+        BadEndpoint,
         EndpointBusy,
-    )  # fmt: skip
+    )
     for kind in plain:
         if failed.kind == kind.__name__:
             return kind(text)

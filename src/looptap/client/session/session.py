@@ -75,9 +75,13 @@ class Session:
     """
 
     def __init__(
-        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = REPLY_SECONDS,
+        self,
+        transport: Transport,
+        *,
+        run: m.RunInfo | None = None,
+        timeout: float = REPLY_SECONDS,
         follow: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._state, self._reason = LIVE, ""
         self.losses = 0
         """The number of times the link was lost."""
@@ -213,8 +217,9 @@ class Session:
             theirs, needed = (".".join(map(str, version)) for version in (self._version, m.UNSAFE_SINCE))
             raise QueryError(
                 f"this job's agent speaks protocol {theirs} and knows no unsafe=True, which came with {needed}: it "
-                "would treat the query like any other.", hint="Leave unsafe=True out, or update looptap in the job.",
-            )  # fmt: skip
+                "would treat the query like any other.",
+                hint="Leave unsafe=True out, or update looptap in the job.",
+            )
         if self.role != VIEWER:
             return attach
         return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency, attach.count)

@@ -23,9 +23,12 @@ class StreamResumption:
     """
 
     def __init__(
-        self, streams: StreamTable, requests: PendingRequests, detach: Callable[[int], None],
+        self,
+        streams: StreamTable,
+        requests: PendingRequests,
+        detach: Callable[[int], None],
         in_role: Callable[[m.Attach], m.Attach | m.Read],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._streams, self._requests, self._detach, self._in_role = streams, requests, detach, in_role
         self._undeclared: list[weakref.ref[StreamSink]] = []  # those that the next run has not declared yet
 

@@ -74,9 +74,17 @@ class LiveStream(SentStream, Stream):
     """
 
     def __init__(
-        self, run: RunHandle, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int,
-        discreet: bool = False, feed_type: Callable[..., LiveFeed] = LiveFeed,
-    ) -> None:  # fmt: skip
+        self,
+        run: RunHandle,
+        attach: m.Attach,
+        *,
+        name: str,
+        text: str,
+        buffer: int,
+        buffer_bytes: int,
+        discreet: bool = False,
+        feed_type: Callable[..., LiveFeed] = LiveFeed,
+    ) -> None:
         feed = feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
         super().__init__(name, text=text, on=attach.on, feed=feed)
         feed.attention.hurry = functools.partial(run.session.values.hurry, attach.stream)

@@ -111,9 +111,7 @@ def create(connection: sqlite3.Connection) -> None:
 def completions(select: Select) -> list[str]:
     """Return SQL that completes an older file in memory, so that all are read alike."""
     found = {name: {column for _, column, *_ in select(f"PRAGMA main.table_info({name})")} for name in _columns()}
-    tables = [
-        f"CREATE TEMP TABLE {name} ({', '.join(_columns()[name])})" for name in _LATER_TABLES if not found[name]
-    ]
+    tables = [f"CREATE TEMP TABLE {name} ({', '.join(_columns()[name])})" for name in _LATER_TABLES if not found[name]]
     views = [
         f"CREATE TEMP VIEW {table} AS {sql}"
         for (table, column), sql in _LATER_COLUMNS.items()

@@ -69,9 +69,15 @@ def _slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, Slidin
     """Do what `slide_in_arrays` does, with the compiled tap."""
     older, has_older, younger, total = state
     sums, totals, lost, used, has_older, younger, *sum_and_lost = tap.slide(
-        older.totals, older.lost, has_older, younger, total.totals.item(), total.lost.item(),
-        np.ascontiguousarray(items), size,
-    )  # fmt: skip
+        older.totals,
+        older.lost,
+        has_older,
+        younger,
+        total.totals.item(),
+        total.lost.item(),
+        np.ascontiguousarray(items),
+        size,
+    )
     rest = older.part(used) if totals is None else PartialSums(np.frombuffer(totals), np.frombuffer(lost))
     total = PartialSums(*np.array(sum_and_lost).reshape(2, 1))
     return np.frombuffer(sums), SlidingSums(rest, has_older, younger, total)

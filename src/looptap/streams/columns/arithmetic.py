@@ -226,9 +226,13 @@ def _negation(a: Operand) -> Operand:
 
 
 _UFUNCS: dict[Any, Any] = {
-    operator.eq: np.equal, operator.ne: np.not_equal, operator.lt: np.less, operator.le: np.less_equal,
-    operator.gt: np.greater, operator.ge: np.greater_equal,
-}  # fmt: skip
+    operator.eq: np.equal,
+    operator.ne: np.not_equal,
+    operator.lt: np.less,
+    operator.le: np.less_equal,
+    operator.gt: np.greater,
+    operator.ge: np.greater_equal,
+}
 
 
 def compared(python: Callable[[Any, Any], Any], a: Operand, b: Operand) -> Operand:
@@ -265,13 +269,17 @@ IN_COLUMNS: dict[Callable[..., Any], Callable[..., Operand]] = {
     operator.mul: partial(_exactly, operator.mul, np.multiply, operator.mul, _INT_LIMIT),
     operator.truediv: partial(_exactly, operator.truediv, np.true_divide, max, _EXACT_INT_LIMIT + 1),
     operator.floordiv: partial(_floored, operator.floordiv, np.floor_divide),
-    operator.mod: partial(_floored, operator.mod, np.remainder), operator.pow: partial(elementwise, _power),
+    operator.mod: partial(_floored, operator.mod, np.remainder),
+    operator.pow: partial(elementwise, _power),
     operator.and_: partial(_bitwise, operator.and_, np.bitwise_and),
     operator.or_: partial(_bitwise, operator.or_, np.bitwise_or),
     operator.xor: partial(_bitwise, operator.xor, np.bitwise_xor),
     operator.neg: partial(_signed, operator.neg, np.negative),
     operator.pos: partial(_signed, operator.pos, np.positive),
-    operator.not_: _negation, abs: partial(_signed, abs, np.absolute), pow: partial(elementwise, _power),
-    max: partial(_extreme, max, np.greater), min: partial(_extreme, min, np.less),
-}  # fmt: skip
+    operator.not_: _negation,
+    abs: partial(_signed, abs, np.absolute),
+    pow: partial(elementwise, _power),
+    max: partial(_extreme, max, np.greater),
+    min: partial(_extreme, min, np.less),
+}
 """Operators and functions of Python, and what does the same for whole columns. They raise what Python's raise."""

@@ -26,8 +26,17 @@ class CheckedEvaluation:
     """The state of one evaluation on one thread."""
 
     __slots__ = (
-        "_before", "_cache", "_gradients", "_modes", "_torch", "copies", "in_own_context", "is_watching", "on_copies",
-        "own", "storages",
+        "_before",
+        "_cache",
+        "_gradients",
+        "_modes",
+        "_torch",
+        "copies",
+        "in_own_context",
+        "is_watching",
+        "on_copies",
+        "own",
+        "storages",
     )
 
     def __init__(self) -> None:
@@ -117,7 +126,8 @@ def refuse_if_observed(torch: Any) -> None:
     if modes_observe(torch):
         raise Refusal(
             "the job runs this event inside a dispatch mode, a function mode or a transform of torch, which would see "
-            "the query's tensor operations", passing=True,
+            "the query's tensor operations",
+            passing=True,
         )
     if not has_own_operators(torch):
         raise Refusal("an operator of torch.Tensor is of the job's own, and is not known to be harmless")

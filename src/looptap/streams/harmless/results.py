@@ -36,15 +36,51 @@ from looptap.streams.harmless.refusal import Refusal
 _CONVERSIONS = ("__array__", "__index__", "__float__", "__fspath__")
 """Methods that give an array, a number or a path; they are followed."""
 _READ = (
-    *_CONVERSIONS, "__getattribute__", "__getattr__", "__class__", "__iter__", "__len__", "__eq__",
-    "__ne__", "__gt__", "__str__", "__repr__", "__torch_dispatch__", "to_local", "wait", "dtype",
-    "shape", "ndim", "size", "nbytes", "is_cpu", "savefig", "save", "dpi", "get_size_inches", "utcoffset", "year",
-    "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "microseconds", "param_groups",
-    "get_last_lr", "last_epoch",
+    *_CONVERSIONS,
+    "__getattribute__",
+    "__getattr__",
+    "__class__",
+    "__iter__",
+    "__len__",
+    "__eq__",
+    "__ne__",
+    "__gt__",
+    "__str__",
+    "__repr__",
+    "__torch_dispatch__",
+    "to_local",
+    "wait",
+    "dtype",
+    "shape",
+    "ndim",
+    "size",
+    "nbytes",
+    "is_cpu",
+    "savefig",
+    "save",
+    "dpi",
+    "get_size_inches",
+    "utcoffset",
+    "year",
+    "month",
+    "day",
+    "hour",
+    "minute",
+    "second",
+    "microsecond",
+    "days",
+    "seconds",
+    "microseconds",
+    "param_groups",
+    "get_last_lr",
+    "last_epoch",
 )
 """What a copy reads of an object: none of it may be code of the job."""
 _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (int, int.__int__), (float, float.__float__), (complex, complex.__complex__), (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (complex, complex.__complex__),
+    (str, str.__str__),
     (bytes, bytes.__bytes__),
 )
 """Numbers and texts, and what makes one of a subclass."""
@@ -161,8 +197,12 @@ def _fields_of(value: Any, names: list[str]) -> Any:
 
 
 _OF_C = (
-    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-    types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType,
 )
 
 

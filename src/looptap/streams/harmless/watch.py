@@ -118,8 +118,10 @@ def _watch_class(torch: Any) -> Any:
             schema, kwargs = func._schema, kwargs or {}
             if func.namespace not in _NAMESPACES:
                 raise Refusal(f"{func} is not known to be harmless: collectives and custom operators are not run")
-            values = {a.name: args[n] if n < len(args) else kwargs.get(a.name, a.default_value)
-                      for n, a in enumerate(schema.arguments)}
+            values = {
+                a.name: args[n] if n < len(args) else kwargs.get(a.name, a.default_value)
+                for n, a in enumerate(schema.arguments)
+            }
             for place in _written(schema):
                 may_write(func, values[schema.arguments[place].name])
             if schema.name.rpartition(":")[2] in _NORMALIZATIONS and values["training"]:

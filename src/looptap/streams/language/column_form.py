@@ -19,9 +19,15 @@ from looptap.streams.columns.evaluation import BareNames, ColumnForm, Node
 from looptap.streams.expressions import part_name
 from looptap.streams.harmless import syntax
 
-_FUNCTIONS: dict[str, Callable[..., Operand]] = {name: IN_COLUMNS[f] for name, f in (
-    ("abs", abs), ("max", max), ("min", min), ("pow", pow),
-)}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    name: IN_COLUMNS[f]
+    for name, f in (
+        ("abs", abs),
+        ("max", max),
+        ("min", min),
+        ("pow", pow),
+    )
+}
 """Functions of the language that are written for columns."""
 _NUMBER_FUNCTIONS = frozenset({"round", "float", "int", "bool", "isnan", "isinf", "isfinite"})
 """Functions of the language that are called with the numbers one by one."""
@@ -138,9 +144,13 @@ class _Scope(syntax.ExpressionReader[Node]):
     operators = frozenset(op for op, f in syntax.OPERATORS.items() if f in IN_COLUMNS or issubclass(op, ast.cmpop))
 
     def __init__(
-        self, alias: str, item: Node | None, known: Set[str], language: Mapping[str, Any],
+        self,
+        alias: str,
+        item: Node | None,
+        known: Set[str],
+        language: Mapping[str, Any],
         places: Mapping[int, Node] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.alias, self.item, self.known, self.language, self.places = alias, item, known, language, places
 
     def inner(self, alias: str, item: ast.expr | None) -> _Scope:

@@ -49,9 +49,19 @@ _SEQUENCE_AT = {"map": 1, "filter": 1, "starmap": 1, "accumulate": 0, "ema": 0}
 _STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
 _COUNTED = {"len", "reduce"}  # the reducers that take bare events
 _OF_VALUES = {  # the reducers of values, which take events only with a key
-    "sum", "mean", "median", "stdev", "variance", "quantile", "histogram", "min", "max", "sorted", "nlargest",
+    "sum",
+    "mean",
+    "median",
+    "stdev",
+    "variance",
+    "quantile",
+    "histogram",
+    "min",
+    "max",
+    "sorted",
+    "nlargest",
     "nsmallest",
-}  # fmt: skip
+}
 
 
 class StreamingExtractor:
@@ -127,11 +137,13 @@ class StreamingExtractor:
         one_item = ast.Tuple([ast.Name("__item", ast.Load())], ast.Load())
         generators = [
             ast.comprehension(
-                g.target, one_item if i == 0 else self.per_event(g.iter, bound),
-                [self.per_event(c, bound) for c in g.ifs], 0,
+                g.target,
+                one_item if i == 0 else self.per_event(g.iter, bound),
+                [self.per_event(c, bound) for c in g.ifs],
+                0,
             )
             for i, g in enumerate(node.generators)
-        ]  # fmt: skip
+        ]
         listed = ast.ListComp(self.per_event(item, bound), generators)
         return Items(self.code("__item", ast.copy_location(listed, node)), one=False)
 
@@ -258,9 +270,10 @@ class StreamingExtractor:
                 return self._latest(node.value, read)
             if _named_call(node) in ("recent", "latest"):
                 raise self.text.error(
-                    f"{ast.unparse(node)} alone is not a value.", node,
+                    f"{ast.unparse(node)} alone is not a value.",
+                    node,
                     "mean(e.loss for e in recent(100)), latest('epoch').error",
-                )  # fmt: skip
+                )
             if isinstance(node, ast.Call) and reads_modules(node, bound | inner, self.names):
                 return self._module_read(node, bound | inner)
             size = self._recent_in(node)
@@ -376,9 +389,10 @@ class Extraction:
         """Return a new slot for the sequence in ``node``."""
         if self.size is not None and items.resets:
             raise self.parts.text.error(
-                "a running fold (accumulate, ema) does not slide: it restarts with each window.", node,
+                "a running fold (accumulate, ema) does not slide: it restarts with each window.",
+                node,
                 "Use window=n, or the fold without a reduction around it.",
-            )  # fmt: skip
+            )
         slot = Slot(items, make) if self.size is None else SlidingSlot(items, make, self.size, merges)
         self.slots.append(slot)
         return slot

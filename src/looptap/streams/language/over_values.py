@@ -29,9 +29,10 @@ def event_of_latest(call: ast.expr, of_events: bool, text: SourceText) -> str:
     assert isinstance(call, ast.Call)
     if not of_events:
         raise text.error(
-            "latest reads another type of events, and here are values of a stream.", call,
+            "latest reads another type of events, and here are values of a stream.",
+            call,
             "Read it where the values are made, as in (loss, latest('epoch').error), or use looptap.join.",
-        )  # fmt: skip
+        )
     if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
         raise text.error("latest takes the name of an event.", call, "latest('epoch').error")
     return call.args[0].value

@@ -16,8 +16,13 @@ MAX_DEPTH = 10
 """Containers in each other that are copied."""
 
 HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
 )
 """The attributes of a module that have its hooks."""
 CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)

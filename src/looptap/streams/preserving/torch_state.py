@@ -111,9 +111,13 @@ def _autocast_nesting(torch: Any) -> int:
 
 
 _FLAGS = (
-    "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32", "mkldnn_enabled",
+    "cudnn_enabled",
+    "cudnn_benchmark",
+    "cudnn_deterministic",
+    "cudnn_allow_tf32",
+    "mkldnn_enabled",
     "deterministic_fill_uninitialized_memory",
-)  # fmt: skip
+)
 _ATTENTION = ("flash", "math", "mem_efficient", "cudnn")
 _MODES = ("fwd_grad", "multithreading", "view_replay")
 _SMALLEST_MAGNITUDE = 5e-324

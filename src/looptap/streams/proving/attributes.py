@@ -40,15 +40,30 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.proving.vouching import keyed, made, operand, type_name, unknown, vouch
 
-_READ_AS_THEY_ARE = frozenset((
-    tuple, list, set, frozenset, collections.deque, types.FunctionType, types.MethodType, types.BuiltinFunctionType,
-    functools.partial,
-))
+_READ_AS_THEY_ARE = frozenset(
+    (
+        tuple,
+        list,
+        set,
+        frozenset,
+        collections.deque,
+        types.FunctionType,
+        types.MethodType,
+        types.BuiltinFunctionType,
+        functools.partial,
+    )
+)
 _NOWHERE = object()
 _BINDING = (
-    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType, types.MemberDescriptorType, staticmethod,
-    type(functools.cache(lambda: None)), type(vars(collections.namedtuple("_", "one"))["one"]),
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MemberDescriptorType,
+    staticmethod,
+    type(functools.cache(lambda: None)),
+    type(vars(collections.namedtuple("_", "one"))["one"]),
 )
 """What a class may hold that reading only binds."""
 _COMPUTING = {id(property.__get__): "fget", id(functools.cached_property.__get__): "func"}

@@ -134,8 +134,10 @@ _BY_TYPE: dict[type, Callable[[Any, Any, Any], Any]] = {
     functools.partial: lambda f, given, named: call(f.func, *f.args, *given, **{**f.keywords, **named}),
     _CACHED: lambda f, given, named: call(f.__wrapped__, *given, **named),
     weakref.ReferenceType: lambda f, given, named: f(),
-    operator.itemgetter: _got, operator.attrgetter: _got, **dict.fromkeys(BUILTINS, _of_c),
-}  # fmt: skip
+    operator.itemgetter: _got,
+    operator.attrgetter: _got,
+    **dict.fromkeys(BUILTINS, _of_c),
+}
 """How things of these types are called."""
 
 
@@ -335,8 +337,16 @@ def _refuses(f: Any, given: Any, named: Any) -> None:
 
 
 _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "computes": _computed, "iterates": _iterated, "keys": _keys, "helper": _helped, "getattr": _getattr,
-    "context": _context, "declared": _declared, "shows": _shows, "applied": applied, "refuses": _refuses,
+    "computes": _computed,
+    "iterates": _iterated,
+    "keys": _keys,
+    "helper": _helped,
+    "getattr": _getattr,
+    "context": _context,
+    "declared": _declared,
+    "shows": _shows,
+    "applied": applied,
+    "refuses": _refuses,
     "alone": _alone,
     "holds": lambda f, given, named: f(*given, **named),
     "silent": lambda f, given, named: None,
@@ -352,6 +362,7 @@ _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "copies": lambda f, given, named: copied_object(given[0], f is copy.deepcopy, {}),
 }
 
+
 def _checked(f: Any, /, *given: Any) -> tuple[Any, str]:
     try:
         return to_copy(call(f, *given)), ""
@@ -365,14 +376,38 @@ def _reader() -> Reader | None:
 
 bind_call(call)
 bind_reader(_reader)
-CHECKS.update({
-    "__call": call, "__read": read, "__read_item": item, "__Refusal": Refusal,
-    **{f"__{f.__name__}": f for f in (
-        vouching.iterate, vouching.each, vouching.binary, vouching.unary, vouching.deep, vouching.shown,
-        vouching.within, vouching.truth, vouching.own, vouching.keyed, vouching.keys, vouching.mapping,
-        vouching.slice_of,
-        writing.write, writing.write_item, writing.delete, writing.delete_item, writing.in_place, writing.enter,
-        writing.of_super, writing.module,
-    )},
-})
+CHECKS.update(
+    {
+        "__call": call,
+        "__read": read,
+        "__read_item": item,
+        "__Refusal": Refusal,
+        **{
+            f"__{f.__name__}": f
+            for f in (
+                vouching.iterate,
+                vouching.each,
+                vouching.binary,
+                vouching.unary,
+                vouching.deep,
+                vouching.shown,
+                vouching.within,
+                vouching.truth,
+                vouching.own,
+                vouching.keyed,
+                vouching.keys,
+                vouching.mapping,
+                vouching.slice_of,
+                writing.write,
+                writing.write_item,
+                writing.delete,
+                writing.delete_item,
+                writing.in_place,
+                writing.enter,
+                writing.of_super,
+                writing.module,
+            )
+        },
+    }
+)
 """The operations of checked code by the names that rewritten code has for them."""

@@ -232,8 +232,10 @@ def _computing(code: types.CodeType) -> list[tuple[str, Any]]:
     """
     every = list(dis.get_instructions(code))
     return [
-        (one.opname, one.argval) for one, after in itertools.pairwise(every)
-        if one.opname.startswith(_COMPUTING) and after.opname != "BUILD_CONST_KEY_MAP"
+        (one.opname, one.argval)
+        for one, after in itertools.pairwise(every)
+        if one.opname.startswith(_COMPUTING)
+        and after.opname != "BUILD_CONST_KEY_MAP"
         and type(one.argval) is not types.CodeType
     ]
 

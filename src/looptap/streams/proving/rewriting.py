@@ -91,8 +91,9 @@ class Rewriting(ast.NodeTransformer):
 
     def _index(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Slice):
-            parts = [ast.Constant(None) if one is None else self.visit(one)
-                     for one in (node.lower, node.upper, node.step)]
+            parts = [
+                ast.Constant(None) if one is None else self.visit(one) for one in (node.lower, node.upper, node.step)
+            ]
             return _call("__slice_of", *parts)
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self._index(one) for one in node.elts], ast.Load())
@@ -107,14 +108,20 @@ class Rewriting(ast.NodeTransformer):
             names = "__class__", self._first_argument[-1]
             return _call("__of_super", *(ast.Name(one, ast.Load()) for one in names))
         given = [self.visit(one) for one in node.args]
-        keywords = [ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
-                    for k in node.keywords]
+        keywords = [
+            ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
+            for k in node.keywords
+        ]
         return _call("__call", self.visit(f), *given, keywords=keywords)
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
         """Check what is hashed."""
-        elements = [ast.Starred(_call("__keys", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
-                    else self._key(one) for one in node.elts]
+        elements = [
+            ast.Starred(_call("__keys", self.visit(one.value)), ast.Load())
+            if isinstance(one, ast.Starred)
+            else self._key(one)
+            for one in node.elts
+        ]
         return _call("__own", ast.Set(elements))
 
     def _key(self, node: ast.expr) -> ast.expr:
@@ -143,8 +150,10 @@ class Rewriting(ast.NodeTransformer):
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
         """Check what is merged into a display."""
         keys = [None if key is None else self._key(key) for key in node.keys]
-        values = [_call("__mapping", self.visit(v)) if k is None else self.visit(v)
-                  for k, v in zip(node.keys, node.values, strict=True)]
+        values = [
+            _call("__mapping", self.visit(v)) if k is None else self.visit(v)
+            for k, v in zip(node.keys, node.values, strict=True)
+        ]
         return _call("__own", ast.Dict(keys, values))
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -280,7 +289,8 @@ class Rewriting(ast.NodeTransformer):
         whole, place = self._temporary(), self._temporary()
         changed = _call("__in_place", operator, _call(f"__read{of}", _name(whole), _name(place)), value)
         return [
-            ast.Assign([ast.Name(whole, ast.Store())], thing), ast.Assign([ast.Name(place, ast.Store())], key),
+            ast.Assign([ast.Name(whole, ast.Store())], thing),
+            ast.Assign([ast.Name(place, ast.Store())], key),
             ast.Expr(_call(f"__write{of}", _name(whole), _name(place), changed)),
         ]
 
@@ -325,8 +335,10 @@ class Rewriting(ast.NodeTransformer):
         name = ast.Constant("." * node.level + (node.module or ""))
         package = [ast.Name("__package__", ast.Load())] if node.level else []
         return [
-            ast.Assign([ast.Name(one.asname or one.name, ast.Store())],
-                       _call("__read", _call("__module", name, *package), ast.Constant(one.name)))
+            ast.Assign(
+                [ast.Name(one.asname or one.name, ast.Store())],
+                _call("__read", _call("__module", name, *package), ast.Constant(one.name)),
+            )
             for one in node.names
         ]
 

@@ -44,11 +44,10 @@ from looptap.streams.harmless.watch import note_storages
 from looptap.streams.preserving import module_state
 
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
-BUILTINS = (
-    types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.WrapperDescriptorType
+BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_VIEWS = tuple(
+    type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict) for name in ("keys", "values", "items")
 )
-_VIEWS = tuple(type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict)
-               for name in ("keys", "values", "items"))
 _CALLED = (*FUNCTIONS, *BUILTINS, operator.itemgetter, operator.attrgetter)
 CONTAINERS = (*module_state.CONTAINERS, bytearray)
 """Containers that code may change."""
@@ -81,11 +80,24 @@ def _is_class(value: Any) -> bool:
 
 _OPERATORS = {kind.__name__: f for kind, f in OPERATORS.items()}
 _COMPARISONS = frozenset(kind.__name__ for kind in ORDERING)
-IN_PLACE = {kind.__name__: getattr(operator, f"i{f.__name__.strip('_')}") for kind, f in OPERATORS.items()
-            if issubclass(kind, ast.operator)}  # fmt: skip
+IN_PLACE = {
+    kind.__name__: getattr(operator, f"i{f.__name__.strip('_')}")
+    for kind, f in OPERATORS.items()
+    if issubclass(kind, ast.operator)
+}
 _USES = {
-    "comparing": ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__contains__", "__iter__",
-                  "__getitem__"),
+    "comparing": (
+        "__eq__",
+        "__ne__",
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+        "__hash__",
+        "__contains__",
+        "__iter__",
+        "__getitem__",
+    ),
     "printing": OF_TEXT,
     "the hash of": ("__hash__", "__eq__"),
 }
@@ -168,7 +180,8 @@ def within(value: Any, container: Any) -> Any:
 
 def _is_simple(operator: Any) -> bool:
     return (
-        operator is None or (is_a(operator, BUILTINS) and getattr(operator, "__objclass__", None) in _SIMPLE)
+        operator is None
+        or (is_a(operator, BUILTINS) and getattr(operator, "__objclass__", None) in _SIMPLE)
         or any(operator is enum.Enum.__dict__.get(name) for name in ("__hash__", *OF_TEXT))
     )
 

@@ -137,9 +137,11 @@ class Batch(NamedTuple):
 
 def _flagged(record: Record, flag: int) -> Record:
     record = record._replace(
-        partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & REPEATED),
+        partial=bool(flag & PARTIAL),
+        trigger=bool(flag & TRIGGER),
+        again=bool(flag & REPEATED),
         history=bool(flag & HISTORY),
-    )  # fmt: skip
+    )
     return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
 
 
@@ -159,9 +161,19 @@ class _Chunk:
     """
 
     __slots__ = (
-        "_converted", "_made", "clock", "events", "first", "flags", "nbytes", "rank", "ranks", "start", "times",
+        "_converted",
+        "_made",
+        "clock",
+        "events",
+        "first",
+        "flags",
+        "nbytes",
+        "rank",
+        "ranks",
+        "start",
+        "times",
         "values",
-    )  # fmt: skip
+    )
 
     def __init__(self, start: int, batch: Batch, nbytes: int) -> None:
         self.start = start  # the position of the first item: how many items came before it

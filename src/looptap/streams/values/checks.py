@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.values.batch_helpers import batch_bottomk, batch_sample, batch_topk, confusion, thumbnail
-from looptap.streams.values.described import layer_rows
+from looptap.streams.values.described import summary
 from looptap.streams.values.layer_stats import activation_stats, layer_histograms, layer_norms
 from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
 from looptap.streams.values.model_helpers import embedding, saliency, update_ratio
@@ -180,7 +180,7 @@ HELPERS: dict[str, Callable[..., Any]] = {
         layer_norms,
         layer_histograms,
         activation_stats,
-        layer_rows,
+        summary,
         update_ratio,
         saliency,
         embedding,

@@ -43,7 +43,7 @@ def described(kind: type) -> Callable[[Any], Any] | None:
     if issubclass(kind, torch.optim.Optimizer):
         return groups
     if issubclass(kind, torch.nn.Module):
-        return layer_rows
+        return summary
     schedulers = getattr(torch.optim, "lr_scheduler", None)
     if schedulers is not None and issubclass(kind, getattr(schedulers, "LRScheduler", ())):
         return rates
@@ -81,7 +81,7 @@ def _setting(value: Any) -> Any:
     return value.detach() if is_tensor(value) and value.numel() == 1 else None
 
 
-def layer_rows(model: Any) -> list[dict[str, Any]]:
+def summary(model: Any) -> list[dict[str, Any]]:
     """Return a row for each layer of a model that has parameters, and their sum.
 
     A row has the layer's name, its type, the shape of its weight, its number of parameters and how many of them are

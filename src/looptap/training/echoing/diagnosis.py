@@ -65,8 +65,13 @@ class Diagnosis(NamedTuple):
     def _cells(self, row: ReaderRow) -> list[str]:
         shares = ["–"] * 3 if row.effort is None else [f"{share * 100:.0f}%" for share in row.effort]
         ratio = row.seconds / self.step_seconds
-        return [row.name, f"{row.seconds * 1e3:.1f}", f"{row.examples:,.0f}", *shares,
-                "–" if math.isnan(ratio) else f"{ratio:.2g}"]  # fmt: skip
+        return [
+            row.name,
+            f"{row.seconds * 1e3:.1f}",
+            f"{row.examples:,.0f}",
+            *shares,
+            "–" if math.isnan(ratio) else f"{ratio:.2g}",
+        ]
 
 
 def diagnose(
@@ -230,8 +235,10 @@ def _advice(rows: list[ReaderRow], workers: int, down: float, needed: float) -> 
     if state == "computing":
         lines.append("Cheaper decoding, or more processors, would help most.")
     if not math.isnan(needed):
-        lines.append(f"Decoded data in memory would need {_bytes(needed)} ({_bytes(_free())} are free); random "
-                     "augmentation in the data set would then be frozen.")  # fmt: skip
+        lines.append(
+            f"Decoded data in memory would need {_bytes(needed)} ({_bytes(_free())} are free); random "
+            "augmentation in the data set would then be frozen."
+        )
     ratio = "R" if math.isnan(down) else f"R = {best.seconds / down:.2g}"
     return " ".join([*lines, f"Echoing by a factor up to {ratio} costs no time, but adds no fresh data."])
 

@@ -34,9 +34,14 @@ class EchoPass:
     """Of its loop."""
 
     def __init__(
-        self, source: Indexed | Streamed | Iterated, number: int, mode: str, copies: random.Random,
-        order: random.Random, max_bytes: int,
-    ) -> None:  # fmt: skip
+        self,
+        source: Indexed | Streamed | Iterated,
+        number: int,
+        mode: str,
+        copies: random.Random,
+        order: random.Random,
+        max_bytes: int,
+    ) -> None:
         self.source, self.number, self.mode = source, number, mode
         """Where fresh batches come from, the number of the epoch, and its insertion point."""
         self.running = True

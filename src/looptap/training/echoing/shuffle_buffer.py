@@ -32,9 +32,14 @@ class Example:
     __slots__ = ("count", "done", "key", "piece", "ticket", "u", "value", "waiting")
 
     def __init__(
-        self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, ticket: Ticket | None = None,
+        self,
+        key: tuple[int, int, int],
+        value: Any,
+        piece: Piece,
+        u: float,
+        ticket: Ticket | None = None,
         count: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.key, self.value, self.piece, self.ticket = key, value, piece, ticket
         self.u, self.done = u, 0
         """The random number for a fractional copy, and how many copies went into the buffer."""

@@ -212,9 +212,14 @@ class Stage:
     """The echoed loader's collate function: copies, augments, collates or packs."""
 
     def __init__(
-        self, reads: Reads, collate: Callable[[Any], Any], augment: Callable[[Any], Any] | None, seed: str,
-        shared: Any, single: bool,
-    ) -> None:  # fmt: skip
+        self,
+        reads: Reads,
+        collate: Callable[[Any], Any],
+        augment: Callable[[Any], Any] | None,
+        seed: str,
+        shared: Any,
+        single: bool,
+    ) -> None:
         self.reads, self.collate, self.augment, self.seed = reads, collate, augment, seed
         self.shared = shared
         """Only of a stream: the settings in shared memory, since there is no ticket."""

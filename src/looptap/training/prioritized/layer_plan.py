@@ -88,10 +88,12 @@ class LayerPlan:
         import torch
 
         source = torch.Generator().manual_seed(1)
-        return self.matched([
-            torch.randn(one.shape, generator=source, dtype=torch.float32, device="cpu").to(one.device, one.dtype)
-            for one in self.parameters
-        ])  # fmt: skip
+        return self.matched(
+            [
+                torch.randn(one.shape, generator=source, dtype=torch.float32, device="cpu").to(one.device, one.dtype)
+                for one in self.parameters
+            ]
+        )
 
     def matched(self, direction: Sequence[Any]) -> list[Any]:
         """Return a direction as one detached tensor for each parameter.

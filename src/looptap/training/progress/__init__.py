@@ -12,5 +12,14 @@ from looptap.training.progress.progress import Progress
 from looptap.training.progress.validation_subsets import Inserting
 
 __all__ = [
-    "Function", "Inserting", "Metric", "Never", "Paper", "Patience", "Progress", "Remaining", "StopRule", "Threshold",
-]  # fmt: skip
+    "Function",
+    "Inserting",
+    "Metric",
+    "Never",
+    "Paper",
+    "Patience",
+    "Progress",
+    "Remaining",
+    "StopRule",
+    "Threshold",
+]

@@ -111,9 +111,13 @@ class Estimator:
         """Return validations, position and shares of the time as plain data."""
         plan = self.plan
         return {
-            "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self.ledger.counts[TRAIN],
-            "seen": [list(one) for one in self.stopping.seen], "shares": list(self.shares()),
-        }  # fmt: skip
+            "done": plan.done,
+            "since": plan.since,
+            "checked": plan.checked,
+            "trained": self.ledger.counts[TRAIN],
+            "seen": [list(one) for one in self.stopping.seen],
+            "shares": list(self.shares()),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`; speeds are measured again."""

@@ -180,21 +180,38 @@ class ProgressObservables(Noted, LoopObserver):
                 share = before if share >= self._peak - _FRACTION_HYSTERESIS else self._peak - _FRACTION_HYSTERESIS
             self._peak = max(self._peak, share)
             self._shown = ShownEstimate(
-                until, now, most, *found[:3], done, whole=(done + rest) or 1.0, fraction=share, stop_at=stop_at,
-                estimate=found, facts=facts,
-            )  # fmt: skip
+                until,
+                now,
+                most,
+                *found[:3],
+                done,
+                whole=(done + rest) or 1.0,
+                fraction=share,
+                stop_at=stop_at,
+                estimate=found,
+                facts=facts,
+            )
 
     def _facts(self, found: Estimate | None, stop_at: StopAt | None) -> dict[str, Any]:
         """Return a report on an estimate; a look adds the time and what is counted."""
         return {
-            "fraction": 0.0, "over": False, "elapsed": 0.0, "remaining": None,
+            "fraction": 0.0,
+            "over": False,
+            "elapsed": 0.0,
+            "remaining": None,
             "stop_at": stop_at and list(stop_at),
-            "unless_better": found and found.unless_better, "reason": self.reason, "epoch": 0, "steps": 0,
+            "unless_better": found and found.unless_better,
+            "reason": self.reason,
+            "epoch": 0,
+            "steps": 0,
             "train_speed": found.train_speed if found else self.ledger.rate(TRAIN, SHORT_WINDOW_SECONDS),
-            "validation_speed": found and found.validation_speed, "train_cost": found and found.train_cost,
-            "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": "",
+            "validation_speed": found and found.validation_speed,
+            "train_cost": found and found.train_cost,
+            "validation_cost": found and found.validation_cost,
+            "overhead": self.overhead,
+            "note": "",
             "earlier_runs": self.earlier_runs,
-        }  # fmt: skip
+        }
 
     def _restart_fraction(self) -> None:
         """Show the fraction as it is: a setting has changed."""

@@ -310,8 +310,8 @@ class Progress(ProgressObservables):
         self._counter.resume(self.steps, state["size"])
         self._validation = self._validation or state["validation"]
         self.estimator.load_state_dict(state)
-        point = self._every_batches or self._length.later
-        self._point_at = point_near(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
+        size = (self._every_batches or self._length.later or 0) * self._counter.size
+        self._point_at = point_near(self._position() - (state["since"] / size if size else 0.0))
         self._shown.until = -math.inf
 
     # ------------------------------------------------------------ inside

@@ -122,9 +122,13 @@ class CrossEntropy:
     def _loss(self, outputs: Any, targets: Any, reduction: str) -> Any:
         weight = None if self.weight is None else _like(self.weight, outputs)
         return self._function(
-            outputs, targets, weight, ignore_index=self.ignore_index, reduction=reduction,
+            outputs,
+            targets,
+            weight,
+            ignore_index=self.ignore_index,
+            reduction=reduction,
             label_smoothing=self.label_smoothing,
-        )  # fmt: skip
+        )
 
 
 class BinaryCrossEntropy:

@@ -121,8 +121,11 @@ class PermutationWalk:
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the walk as plain data and arrays."""
         return {
-            "rng": self.rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked, "rate": self._rate,
-        }  # fmt: skip
+            "rng": self.rng.bit_generator.state,
+            "rest": self.rest.copy(),
+            "walked": self.walked,
+            "rate": self._rate,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`. Raises ValueError."""

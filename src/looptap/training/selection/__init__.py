@@ -13,6 +13,12 @@ from looptap.training.selection.methods.catalog import METHODS
 from looptap.training.selection.selection import Selection
 
 __all__ = [
-    "METHODS", "BinaryCrossEntropy", "CrossEntropy", "PerExample", "Selection", "SquaredError", "WithIndex",
+    "METHODS",
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "PerExample",
+    "Selection",
+    "SquaredError",
+    "WithIndex",
     "recalibrate",
-]  # fmt: skip
+]

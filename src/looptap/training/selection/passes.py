@@ -227,9 +227,13 @@ class Passes:
         now = self._passes[-1] if self._passes else None
         again, length, left = (now.again, now.length, now.left) if now else ((), None, self._left)
         return {
-            "epoch": self.epoch, "given": self.given - len(flying), "inside": bool(now or flying),
-            "end": self._walk.walked + left, "length": length, "drawn": [one.copy() for one in (*flying, *again)],
-        }  # fmt: skip
+            "epoch": self.epoch,
+            "given": self.given - len(flying),
+            "inside": bool(now or flying),
+            "end": self._walk.walked + left,
+            "length": length,
+            "drawn": [one.copy() for one in (*flying, *again)],
+        }
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue after the last step of ``state``; the walk is that of it already."""

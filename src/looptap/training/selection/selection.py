@@ -73,7 +73,6 @@ class Selection:
     )
     """The charts that are drawn for its name: docs/charts.md."""
 
-
     catalog: ClassVar[dict[str, type[Method]]] = METHODS
     """The methods by name."""
     method = MethodControl(choices=tuple(METHODS), default="norm", doc="how instances are drawn")

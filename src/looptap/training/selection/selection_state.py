@@ -29,13 +29,22 @@ class SelectionState:
         self._learning.settle()
         sampler, table = self._sampler, self._table
         state = self._passes.state_dict(table.steps) | {
-            "size": table.size, "rank": owner.rank, "world": owner.world, "steps": table.steps, "taken": sampler.taken,
-            "walk": self._walk.state_dict(), "table": table.state_dict(np.unique(self._walk.shard)),
-            "sums": list(table.sums), "methods": {name: one.state_dict() for name, one in sampler.methods.items()},
-            "gain": self._learning.gain.state_dict(), "gate": self._gate.state_dict(), "selecting": sampler.selecting,
-            "seconds_spent": self._times.spent, "seconds_saved": self._times.saved,
+            "size": table.size,
+            "rank": owner.rank,
+            "world": owner.world,
+            "steps": table.steps,
+            "taken": sampler.taken,
+            "walk": self._walk.state_dict(),
+            "table": table.state_dict(np.unique(self._walk.shard)),
+            "sums": list(table.sums),
+            "methods": {name: one.state_dict() for name, one in sampler.methods.items()},
+            "gain": self._learning.gain.state_dict(),
+            "gate": self._gate.state_dict(),
+            "selecting": sampler.selecting,
+            "seconds_spent": self._times.spent,
+            "seconds_saved": self._times.saved,
             **{name: getattr(owner, name) for name in _SETTINGS},
-        }  # fmt: skip
+        }
         found: dict[str, Any] = _mapped(state, np.ndarray, _tensor)
         return found
 

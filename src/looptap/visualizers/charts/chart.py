@@ -187,12 +187,21 @@ class Chart:
             color = self.palette.color(f"{label} {same}" if same else label, [other for other, _ in taken])
         frames = FrameHistory(self.keep, self.keep_bytes)
         series = Series(
-            stream, choice, color, layer, side, frames=frames, label=options["name"],
-            y=options["y"] or stream.drawn, by=by if by in names else "",
-            dash=options["dash"] or dash_for(color, taken), points=self.points,
+            stream,
+            choice,
+            color,
+            layer,
+            side,
+            frames=frames,
+            label=options["name"],
+            y=options["y"] or stream.drawn,
+            by=by if by in names else "",
+            dash=options["dash"] or dash_for(color, taken),
+            points=self.points,
             noted=tuple(note for note in stream.notes if note not in stream.limits),
-            sample=stream.first(), placed=bool(options["axis"]),
-        )  # fmt: skip
+            sample=stream.first(),
+            placed=bool(options["axis"]),
+        )
         series.sample = series.plain(series.sample)
         self.series.append(series)
         self._state = None

@@ -78,11 +78,20 @@ def _beside_count(first: FirstValue) -> Any:
 _TEXT, _WORDS = frozenset(("text",)), frozenset(("table", "text"))
 READINGS = (
     Reading("a dataclass", "its fields", lambda first: dataclass_fields(first.value), _TEXT),
-    Reading("numbers or arrays in dicts inside of dicts or tuples", "the numbers by name, as `train.loss`",
-            lambda first: flattened(first.value, first.names), _WORDS),
-    Reading("(step, picture): a counter or a date, and an array, picture, list or dict", "the second part",
-            _beside_count, _WORDS, part=1),
-)  # fmt: skip
+    Reading(
+        "numbers or arrays in dicts inside of dicts or tuples",
+        "the numbers by name, as `train.loss`",
+        lambda first: flattened(first.value, first.names),
+        _WORDS,
+    ),
+    Reading(
+        "(step, picture): a counter or a date, and an array, picture, list or dict",
+        "the second part",
+        _beside_count,
+        _WORDS,
+        part=1,
+    ),
+)
 """What is drawn of values that have others in them; the first that applies."""
 
 

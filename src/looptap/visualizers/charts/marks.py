@@ -207,9 +207,14 @@ def _mark_of_mapping(one: Any) -> CommandMark | None:
     what = command_name(what, name).removeprefix("set ")  # a store has both in one
     number, wall = get("number"), get("wall") or get("time") or get("start")
     return _mark(
-        what, get("old"), get("new"), str(get("outcome") or "done"), str(get("event") or ""),
-        number if isinstance(number, int) else 0, float(wall) if isinstance(wall, int | float) else 0.0,
-    )  # fmt: skip
+        what,
+        get("old"),
+        get("new"),
+        str(get("outcome") or "done"),
+        str(get("event") or ""),
+        number if isinstance(number, int) else 0,
+        float(wall) if isinstance(wall, int | float) else 0.0,
+    )
 
 
 def _mark(what: str, old: Any, new: Any, outcome: str, event: str, number: int, wall: float) -> CommandMark | None:

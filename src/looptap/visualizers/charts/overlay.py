@@ -105,7 +105,10 @@ class Overlay:
         if not right and not any(one.placed for one in streams) and self._plain(streams):
             marks, y, far = self._by_scale(marks, _quantities(drawn), y, log)
         if above:
-            x, top = _titled(x, _names(marks, across="bottom")), _titled(own_axes(above)[0], _names(marks, across="top"))
+            x, top = (
+                _titled(x, _names(marks, across="bottom")),
+                _titled(own_axes(above)[0], _names(marks, across="top")),
+            )
         if right:
             names = _names(marks, side="right") or [one.name for one in right]
             y = _titled(y, _names(marks, side="left"), self._plain(left))

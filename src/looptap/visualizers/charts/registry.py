@@ -51,11 +51,24 @@ KINDS: dict[str, KindEntry] = {
 """The kinds of charts by name, in the order in which messages list them."""
 
 ALIASES = {
-    "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
-    "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
-    "ridge": "ridgeline", "t-sne": "tsne", "gradient flow": "flow", "heat map": "heatmap", "layers over time": "layers",
+    "lines": "line",
+    "2d": "line",
+    "3d": "line3d",
+    "bar": "bars",
+    "hist": "histogram",
+    "points": "scatter",
+    "matrix": "heatmap",
+    "confusion matrix": "confusion",
+    "quantiles": "band",
+    "imshow": "image",
+    "grid": "images",
+    "ridge": "ridgeline",
+    "t-sne": "tsne",
+    "gradient flow": "flow",
+    "heat map": "heatmap",
+    "layers over time": "layers",
     "parallel coordinates": "parallel",
-}  # fmt: skip
+}
 """Other names of kinds."""
 
 _loaded: dict[str, type[ChartKind]] = {}

@@ -215,18 +215,24 @@ class Series:
         found = [
             (self.skipped, f"{about}{_count(self.skipped)} skipped: {self.complaint}"),
             (failed, f"{name} has failed: {stream.reason}"),
-            (errors and not (failed and last[-80:] in stream.reason),
-             f"{about}the query has failed {_count(errors, 'time')}: {last:.200}"),
+            (
+                errors and not (failed and last[-80:] in stream.reason),
+                f"{about}the query has failed {_count(errors, 'time')}: {last:.200}",
+            ),
             (lost, f"{about}{_count(lost)} missing in {_count(len(stream.gaps), 'gap')}"),
             (unknown and not lost, f"{about}an unknown number of values is missing"),
             (stream.withheld, f"{about}the budget withheld {_count(stream.withheld, 'event')}"),
-            (self.forgotten,
-             f"{about}{_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)"),
+            (
+                self.forgotten,
+                f"{about}{_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)",
+            ),
             *remarks,
-            (stream.thinned and not stream.limits,
-             f"{about}evaluated at fewer events for a while, to stay within the budget (budget=)"),
+            (
+                stream.thinned and not stream.limits,
+                f"{about}evaluated at fewer events for a while, to stay within the budget (budget=)",
+            ),
             *((True, f"{about}{note:.200}") for note in later),
-        ]  # fmt: skip
+        ]
         return [text for holds, text in found if holds]
 
 

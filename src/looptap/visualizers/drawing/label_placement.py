@@ -14,8 +14,12 @@ from looptap.visualizers.drawing.picture import Axis, Line, Numbers
 Align: TypeAlias = Literal["left", "center", "right"]
 Box: TypeAlias = tuple[float, float, float, float]
 _ALIGNED: tuple[tuple[Align, float, float], ...] = (
-    ("left", 0.0, 0.0), ("right", -1.0, 0.0), ("center", -0.5, 0.0), ("left", 0.0, 1.0), ("right", -1.0, -1.0),
-)  # fmt: skip
+    ("left", 0.0, 0.0),
+    ("right", -1.0, 0.0),
+    ("center", -0.5, 0.0),
+    ("left", 0.0, 1.0),
+    ("right", -1.0, -1.0),
+)
 """The end of a text at its point, the share of the text left of it, and the direction of its shift."""
 _ON_LINE_DISTANCE = 1e6  # more than any shift off the line
 _LETTER_HEIGHT_PIXELS, _LETTER_WIDTH_PIXELS = 14.0, 6.0  # pixels of a letter on a page

@@ -44,10 +44,22 @@ MAX_NAME_CHARACTERS = 60
 
 _MAX_READ_NAME_CHARACTERS = 400
 _NAMED = {
-    "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
-    "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
-    "purple": "#800080", "red": "#ff0000", "white": "#ffffff", "yellow": "#ffff00",
-}  # fmt: skip
+    "black": "#000000",
+    "blue": "#0000ff",
+    "brown": "#a52a2a",
+    "cyan": "#00ffff",
+    "gray": "#808080",
+    "green": "#008000",
+    "grey": "#808080",
+    "magenta": "#ff00ff",
+    "olive": "#808000",
+    "orange": "#ffa500",
+    "pink": "#ffc0cb",
+    "purple": "#800080",
+    "red": "#ff0000",
+    "white": "#ffffff",
+    "yellow": "#ffff00",
+}
 _PLOTTABLE_EPOCH_SECONDS = (-8.5e9, 10.5e9)  # the years 1700 to 2300: other numbers are no dates
 
 
@@ -132,11 +144,19 @@ def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     _tell(notices, len(rules), MAX_VERTICAL_LINES, "newest rules")
     badges = [*(clean(badge, 300) for badge in picture.badges[:20]), *notices]
     return Picture(
-        marks=tuple(marks), title=clean(picture.title), x=x, y=y, z=space if picture.z else None,
-        top=axes.get("top"), right=axes.get("right"),
-        rules=tuple(rules[-MAX_VERTICAL_LINES:]), badges=tuple(badges), guess=clean(picture.guess, 300),
-        frame=picture.frame, offers=picture.offers,
-    )  # fmt: skip
+        marks=tuple(marks),
+        title=clean(picture.title),
+        x=x,
+        y=y,
+        z=space if picture.z else None,
+        top=axes.get("top"),
+        right=axes.get("right"),
+        rules=tuple(rules[-MAX_VERTICAL_LINES:]),
+        badges=tuple(badges),
+        guess=clean(picture.guess, 300),
+        frame=picture.frame,
+        offers=picture.offers,
+    )
 
 
 def _mark(mark: Mark, color: str, x: Axis, y: Axis, space: Axis, notices: list[str]) -> Mark:
@@ -219,8 +239,9 @@ def _grid(mark: Grid) -> Mark:
         flat_floats(cells).reshape(rows, columns),
         _padded(mark.rows, rows, 24) if mark.rows else (),
         _padded(mark.columns, columns, 24) if mark.columns else (),
-        mark.written, clean(mark.name, 60),
-    )  # fmt: skip
+        mark.written,
+        clean(mark.name, 60),
+    )
 
 
 def _images(mark: Images, notices: list[str]) -> Mark:

@@ -14,9 +14,12 @@ PlaceName = Literal["tk", "qt", "browser", "terminal", "window"]
 NAMES: tuple[PlaceName, ...] = ("tk", "qt", "browser", "terminal")
 """Places in the order in which they are tried, after "window", the backend that the user gave matplotlib."""
 TITLES = {
-    "tk": "a window (Tk)", "qt": "a window (Qt)", "browser": "a page in the browser", "terminal": "the terminal",
+    "tk": "a window (Tk)",
+    "qt": "a window (Qt)",
+    "browser": "a page in the browser",
+    "terminal": "the terminal",
     "window": "a window",
-}  # fmt: skip
+}
 BACKENDS = {"tk": "TkAgg", "qt": "QtAgg"}
 """The matplotlib backends of windows."""
 QT_PROBE = "from matplotlib.backends.qt_compat import QtWidgets; QtWidgets.QApplication([])"
@@ -150,5 +153,8 @@ def _no_browser() -> str:
 
 
 _OBSTACLES: dict[PlaceName, Callable[[], str]] = {
-    "tk": _no_tk, "qt": _no_qt, "browser": _no_browser, "terminal": lambda: "",
-}  # fmt: skip
+    "tk": _no_tk,
+    "qt": _no_qt,
+    "browser": _no_browser,
+    "terminal": lambda: "",
+}

@@ -89,11 +89,16 @@ class ChartWindow:
         if (default := getattr(self.manager, "key_press_handler_id", None)) is not None:
             self.canvas.mpl_disconnect(default)  # matplotlib's own meaning of space, s and the arrows
         for name, handler in (
-            ("draw_event", self._drawn), ("resize_event", self._resized), ("close_event", self._closed),
-            ("key_press_event", self._key), ("button_release_event", self._released),
-            ("button_press_event", self._pressed), ("motion_notify_event", self._move),
-            ("figure_leave_event", self._move), ("scroll_event", self._scrolled),
-        ):  # fmt: skip
+            ("draw_event", self._drawn),
+            ("resize_event", self._resized),
+            ("close_event", self._closed),
+            ("key_press_event", self._key),
+            ("button_release_event", self._released),
+            ("button_press_event", self._pressed),
+            ("motion_notify_event", self._move),
+            ("figure_leave_event", self._move),
+            ("scroll_event", self._scrolled),
+        ):
             self.canvas.mpl_connect(name, handler)
 
     def show(self, block: bool | None = None) -> None:

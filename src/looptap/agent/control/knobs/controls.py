@@ -29,9 +29,14 @@ class BoundControl:
     """A control with its getter and its setter (value, treatment of a schedule)."""
 
     def __init__(
-        self, name: str, control: Control, get: Callable[[], Any], set: Callable[[Any, str], object],
-        schedules: str | None = None, refusal: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        control: Control,
+        get: Callable[[], Any],
+        set: Callable[[Any, str], object],
+        schedules: str | None = None,
+        refusal: str = "",
+    ) -> None:
         self.name, self.control, self.get, self.set = name, control, get, set
         self.schedules = schedules
         """The schedules that drive it, for which a caller must choose SCALE or FREEZE; None: none ever does."""
@@ -186,10 +191,19 @@ class BoundControls:
         except Exception as error:
             problem = f"it cannot be read: {type(error).__name__}: {error}"
         return ControlInfo(
-            name=bound.name, value=value, type=control.type.__name__, minimum=control.minimum, maximum=control.maximum,
-            choices=control.choices, unit=control.unit, doc=control.doc, at=control.at, driven=bound.schedules or "",
-            version=self.changes.version(bound.name), problem=problem,
-        )  # fmt: skip
+            name=bound.name,
+            value=value,
+            type=control.type.__name__,
+            minimum=control.minimum,
+            maximum=control.maximum,
+            choices=control.choices,
+            unit=control.unit,
+            doc=control.doc,
+            at=control.at,
+            driven=bound.schedules or "",
+            version=self.changes.version(bound.name),
+            problem=problem,
+        )
 
     def _at_path(self, path: str) -> BoundControl | None:
         """Return an exposed object's attribute or item; None if there is none."""

@@ -41,8 +41,10 @@ def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Ite
     hidden = not schedulers and hasattr(thing.step, "_wrapped_by_lr_sched")
     refusal = (
         f"a scheduler drives the learning rate of {name!r} and would overwrite it; have the job expose it too, as in "
-        "agent.expose(scheduler=scheduler)." if hidden else ""
-    )  # fmt: skip
+        "agent.expose(scheduler=scheduler)."
+        if hidden
+        else ""
+    )
     count = len(groups)
     for label, control in _SETTINGS:
         if not all(_has(group, label) for group in groups):

@@ -177,15 +177,25 @@ class MemoryRecorder:
             size = self._path.stat().st_size
         before, traced = self._times[: self._steps + 1], self._times[self._steps :]
         return MemoryReport(
-            kind="" if chosen is None else chosen.kind, steps=max(0, len(traced) - 1), stood=self._stood,
-            step_seconds=_median_step(traced), step_seconds_before=_median_step(before),
-            held=sum(one.size for one in lines), peak=0 if chosen is None else chosen.peak,
-            lines=lines[:MAX_ROWS], lines_left_out=max(0, len(lines) - MAX_ROWS),
-            tensors=self._tensors[:MAX_ROWS], tensors_left_out=max(0, len(self._tensors) - MAX_ROWS),
-            tensor_bytes=self._devices, tensor_count=sum(one.count for one in self._tensors),
-            resident=_resident(), devices=_devices(), notes=self._notes,
-            path="" if self._path is None else str(self._path), file_bytes=size,
-        )  # fmt: skip
+            kind="" if chosen is None else chosen.kind,
+            steps=max(0, len(traced) - 1),
+            stood=self._stood,
+            step_seconds=_median_step(traced),
+            step_seconds_before=_median_step(before),
+            held=sum(one.size for one in lines),
+            peak=0 if chosen is None else chosen.peak,
+            lines=lines[:MAX_ROWS],
+            lines_left_out=max(0, len(lines) - MAX_ROWS),
+            tensors=self._tensors[:MAX_ROWS],
+            tensors_left_out=max(0, len(self._tensors) - MAX_ROWS),
+            tensor_bytes=self._devices,
+            tensor_count=sum(one.count for one in self._tensors),
+            resident=_resident(),
+            devices=_devices(),
+            notes=self._notes,
+            path="" if self._path is None else str(self._path),
+            file_bytes=size,
+        )
 
 
 def _median_step(times: list[float]) -> float:
@@ -202,11 +212,13 @@ def _devices() -> list[DeviceMemory]:
     cuda = torch.cuda
     found = [
         DeviceMemory(
-            index=index, allocated=cuda.memory_allocated(index), reserved=cuda.memory_reserved(index),
+            index=index,
+            allocated=cuda.memory_allocated(index),
+            reserved=cuda.memory_reserved(index),
             peak=cuda.max_memory_allocated(index),
         )
         for index in range(cuda.device_count())
-    ]  # fmt: skip
+    ]
     return [one for one in found if one.reserved]
 
 

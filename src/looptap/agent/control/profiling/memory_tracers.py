@@ -137,9 +137,12 @@ def _own_line(frames: Iterable[tuple[str, int]]) -> tuple[str, int]:
 def _listed(found: dict[tuple[str, int], tuple[int, int]]) -> list[MemoryLine]:
     lines = [
         MemoryLine(
-            file=file, line=line, code=linecache.getline(file, line).strip()[:MAX_CODE_CHARACTERS] if file else "",
-            count=count, size=size,
+            file=file,
+            line=line,
+            code=linecache.getline(file, line).strip()[:MAX_CODE_CHARACTERS] if file else "",
+            count=count,
+            size=size,
         )
         for (file, line), (count, size) in found.items()
-    ]  # fmt: skip
+    ]
     return sorted(lines, key=lambda one: (-one.size, one.file, one.line))

@@ -114,9 +114,13 @@ class EventBatch:
             return column[places] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
         return EventBatch(
-            self.origin, self.names, picked(self.numbers), picked(self.times), picked(self.began),
+            self.origin,
+            self.names,
+            picked(self.numbers),
+            picked(self.times),
+            picked(self.began),
             [picked(column) for column in self.values],
-        )  # fmt: skip
+        )
 
     @cached_property
     def event_numbers(self) -> array[int]:

@@ -151,8 +151,9 @@ class QueryHooks:
             return False
         same = all(
             name in self._hooks[read] and self._hooks[read][name].is_on(module)
-            for read, modules in found.items() for name, module in modules.items()
-        )  # fmt: skip
+            for read, modules in found.items()
+            for name, module in modules.items()
+        )
         if same:
             return False
         _each(self._hooks, ModuleHook.remove)

@@ -127,9 +127,12 @@ def _paths(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
 def in_sight(frame: FrameType | None) -> list[str]:
     """Return names in sight that a message may list."""
     names = [
-        name for one in outward(frame) if kind_of_file(one.f_code.co_filename) == USER for name in variable_names(one)
+        name
+        for one in outward(frame)
+        if kind_of_file(one.f_code.co_filename) == USER
+        for name in variable_names(one)
         if not name.startswith(("_", ".")) and name not in language_words() and any(True for _ in _values(one, (name,)))
-    ]  # fmt: skip
+    ]
     return list(dict.fromkeys(names))[:MAX_LISTED_NAMES_COUNT]
 
 

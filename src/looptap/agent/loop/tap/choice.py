@@ -26,9 +26,20 @@ class PureSourceState:
     """
 
     __slots__ = (
-        "capturing", "clock", "group_start", "groups_ended", "has_work", "inner_groups", "last_deferred", "last_time",
-        "lock", "number", "only_groups", "queries", "shortcut",
-    )  # fmt: skip
+        "capturing",
+        "clock",
+        "group_start",
+        "groups_ended",
+        "has_work",
+        "inner_groups",
+        "last_deferred",
+        "last_time",
+        "lock",
+        "number",
+        "only_groups",
+        "queries",
+        "shortcut",
+    )
 
     number: int
     """Of the newest event."""

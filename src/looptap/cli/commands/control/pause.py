@@ -15,7 +15,8 @@ def pause_command(
     seconds: Annotated[
         float | None,
         Argument(
-            metavar="TIME", parser=time_of,
+            metavar="TIME",
+            parser=time_of,
             help="For how long at most: 60, 60s or 5m; by default as long as the job allows.",
         ),
     ] = None,

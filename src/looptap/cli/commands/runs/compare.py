@@ -80,10 +80,12 @@ def compare_command(
     for text in stated(*((f"{row.name}: {row.problem}", row.problem) for row in table)):
         remark(text)
     if as_json:
-        return say_json([
-            {**row.plain(), "columns": {column: cells[column][place] for column in named}}
-            for place, row in enumerate(table)
-        ])
+        return say_json(
+            [
+                {**row.plain(), "columns": {column: cells[column][place] for column in named}}
+                for place, row in enumerate(table)
+            ]
+        )
     if parallel or save:
         return _draw(table, _split(columns), save, place)
     if table:

@@ -21,7 +21,10 @@ def run_command(
     may_pause: Annotated[
         float | None,
         Option(
-            "--may-pause", metavar="TIME", parser=time_of, show_default="not at all",
+            "--may-pause",
+            metavar="TIME",
+            parser=time_of,
+            show_default="not at all",
             help="Let clients pause the script, for that long at most: 60s, 5m.",
         ),
     ] = None,

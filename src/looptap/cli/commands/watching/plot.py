@@ -101,7 +101,10 @@ def plot_command(
     smooth: Annotated[
         float,
         Option(
-            "--smooth", metavar="WEIGHT", parser=_weight, show_default=False,
+            "--smooth",
+            metavar="WEIGHT",
+            parser=_weight,
+            show_default=False,
             help="Draw a moving average, as in 0.9.",
         ),
     ] = 0.0,
@@ -121,14 +124,18 @@ def plot_command(
     after: Annotated[
         float | None,
         Option(
-            metavar="TIME", parser=time_of, show_default="5 s, or no limit with --count",
+            metavar="TIME",
+            parser=time_of,
+            show_default="5 s, or no limit with --count",
             help="With --save: how long to collect values, such as 10s.",
         ),
     ] = None,
     count: Annotated[
         int | None,
         Option(
-            metavar="N", parser=integer(1), show_default=False,
+            metavar="N",
+            parser=integer(1),
+            show_default=False,
             help="With --save: end as soon as each stream has N values.",
         ),
     ] = None,

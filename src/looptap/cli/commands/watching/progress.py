@@ -52,7 +52,9 @@ def progress_command(
     timeout: Annotated[
         float | None,
         Option(
-            metavar="TIME", parser=time_of, show_default=False,
+            metavar="TIME",
+            parser=time_of,
+            show_default=False,
             help="End after that time, such as 5m; it is an error if not all reports came by then.",
         ),
     ] = None,

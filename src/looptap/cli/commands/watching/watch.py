@@ -49,7 +49,9 @@ def watch_command(
     queries: Annotated[
         list[str],
         Argument(
-            metavar="QUERY", help="One query or more, each in quotes.", show_default=False,
+            metavar="QUERY",
+            help="One query or more, each in quotes.",
+            show_default=False,
             autocompletion=completion.query_words,
         ),
     ],
@@ -60,7 +62,9 @@ def watch_command(
     throttle: Annotated[
         float,
         Option(
-            metavar="TIME", parser=time_of, show_default=False,
+            metavar="TIME",
+            parser=time_of,
+            show_default=False,
             help="Send at most one value in that time, such as 0.5s.",
         ),
     ] = 0.0,
@@ -84,7 +88,9 @@ def watch_command(
     timeout: Annotated[
         float | None,
         Option(
-            metavar="TIME", parser=time_of, show_default=False,
+            metavar="TIME",
+            parser=time_of,
+            show_default=False,
             help="End after that time, such as 5m; it is an error if not all values came by then.",
         ),
     ] = None,

@@ -177,7 +177,12 @@ class ScriptNames:
 
     def _names(self) -> list[str]:
         others = [name for name in _OTHERS if self._values.otherwise(name) is not None]
-        return [*filter(self._has, self._values.names), *frames.in_sight(self._frame), *self._at_backward.values, *others]
+        return [
+            *filter(self._has, self._values.names),
+            *frames.in_sight(self._frame),
+            *self._at_backward.values,
+            *others,
+        ]
 
     def _has(self, name: str) -> bool:
         try:

@@ -70,8 +70,11 @@ def module_read(call: ast.Call, of_events: bool = True) -> ModuleRead:
         raise ValueError(f"{kind} reads modules of the job, and here are values of a stream.")
     given = call.args[0] if call.args else None
     several = isinstance(given, ast.Tuple | ast.List)
-    found = [one.value for one in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])
-             if isinstance(one, ast.Constant)]  # fmt: skip
+    found = [
+        one.value
+        for one in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])
+        if isinstance(one, ast.Constant)
+    ]
     patterns = tuple(one for one in found if isinstance(one, str))
     if isinstance(given, ast.Tuple | ast.List) and len(patterns) != len(given.elts):
         patterns = ()

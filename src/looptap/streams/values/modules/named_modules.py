@@ -144,9 +144,7 @@ def find_modules(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str
     return found
 
 
-def _watchable(
-    known: list[tuple[str, list[NamedModule]]], problems: Mapping[int, str], pattern: str
-) -> dict[str, Any]:
+def _watchable(known: list[tuple[str, list[NamedModule]]], problems: Mapping[int, str], pattern: str) -> dict[str, Any]:
     """Return the modules of a pattern that can be watched. Raises QueryError."""
     matches, plain = _matches(known, pattern), WILDCARDS.isdisjoint(pattern)
     if not matches:

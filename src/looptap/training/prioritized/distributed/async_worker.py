@@ -30,9 +30,13 @@ class AsyncWorker:
     """
 
     def __init__(
-        self, model: Any, *, server: int = 0, timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        self,
+        model: Any,
+        *,
+        server: int = 0,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._channel = open_channels(server, timeout)[server]
         self.model, self.server, self._clock = model, server, clock
         self.steps = 0

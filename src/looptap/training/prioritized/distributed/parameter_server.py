@@ -33,9 +33,14 @@ class ParameterServer(Noted):
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, *, staleness: int = 4, timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        staleness: int = 4,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
         on_update: Callable[[ParameterServer], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if staleness < 0:
             raise ValueError(f"staleness={staleness} must be 0 or more steps.")
         self.channels = open_channels(None, timeout)

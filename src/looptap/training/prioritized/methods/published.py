@@ -209,9 +209,14 @@ class Published(Method):
     def state_dict(self) -> dict[str, Any]:
         """Return the state that is not in the table or in the trends."""
         return {
-            "step": self.step, "pointer": self._pointer, "drawn_first": self._drawn_first,
-            "done_first": self._done_first, "round": list(self._round), "least": self._least, "bad": self._bad,
-        }  # fmt: skip
+            "step": self.step,
+            "pointer": self._pointer,
+            "drawn_first": self._drawn_first,
+            "done_first": self._done_first,
+            "round": list(self._round),
+            "least": self._least,
+            "bad": self._bad,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""

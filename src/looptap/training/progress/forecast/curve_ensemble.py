@@ -29,8 +29,12 @@ _OVERSAMPLING_FACTOR = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
 _POWER_LAW_PRIOR = 0.45  # the prior of all power laws together
 _EXPONENTIALS = (  # beta, how many time constants, their prior together; with beta above 1 a fall begins late
-    (1.0, 5, 0.15), (0.5, 3, 0.05), (1.4, 5, 0.15), (1.9, 5, 0.15), (2.5, 5, 0.1),
-)  # fmt: skip
+    (1.0, 5, 0.15),
+    (0.5, 3, 0.05),
+    (1.4, 5, 0.15),
+    (1.9, 5, 0.15),
+    (2.5, 5, 0.1),
+)
 _MIN_TIME_CONSTANT_POINTS = 3.0  # points: the shortest time constant of an exponential
 _SIGMAS = np.geomspace(0.00005, 0.3, 9)
 _SLOW_TAILS = ((None, 0.45), (0.08, 0.25 / 3), (0.25, 0.25 / 3), (0.8, 0.25 / 3))
@@ -104,10 +108,15 @@ def forecast(
     models = [_Curves(last, known, lowest(few)) for known in _hypotheses(rates)]
     posteriors = [model.posterior(few, unit) for model in models]
     count = _count_of_last([posterior.log_evidence for posterior in posteriors], len(seen.x))
-    return Stops(np.concatenate([
-        _ends(model, posterior, few, unit, done, stops, drawn, rng)
-        for model, posterior, drawn in zip(models, posteriors, (DRAW_COUNT - count, count), strict=False) if drawn
-    ]))  # fmt: skip
+    return Stops(
+        np.concatenate(
+            [
+                _ends(model, posterior, few, unit, done, stops, drawn, rng)
+                for model, posterior, drawn in zip(models, posteriors, (DRAW_COUNT - count, count), strict=False)
+                if drawn
+            ]
+        )
+    )
 
 
 def _hypotheses(rates: Floats | None) -> tuple[Floats | None, ...]:
@@ -363,8 +372,11 @@ _Cell: TypeAlias = tuple[tuple[str, float, float], float | tuple[float, float] |
 def _cells(last: int, best: float) -> tuple[tuple[_Cell, ...], Floats]:
     """Return all combinations for a run of ``last`` raw points, and their priors."""
     longest = max(last, _MIN_TIME_CONSTANT_POINTS)
-    taus = [(("exp", beta, float(tau)), share / count) for beta, count, share in _EXPONENTIALS
-            for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, longest, count)]  # fmt: skip
+    taus = [
+        (("exp", beta, float(tau)), share / count)
+        for beta, count, share in _EXPONENTIALS
+        for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, longest, count)
+    ]
     shapes = [(("power", x0, b), _POWER_LAW_PRIOR / len(_POWERS)) for x0, b in _POWERS] + taus
     starts = sorted({2.0, best})
     rises = [((start, scale), _RISES_PRIOR / len(starts) / len(_RISES)) for start in starts for scale in _RISES]

@@ -18,6 +18,13 @@ from looptap.training.selection.features.images import pixels, pixels_and_class
 from looptap.training.selection.features.text import tfidf
 
 __all__ = [
-    "ComputedFeatures", "DenseFeatures", "Features", "Rows", "SparseFeatures", "features_of",
-    "pixels", "pixels_and_class", "tfidf",
-]  # fmt: skip
+    "ComputedFeatures",
+    "DenseFeatures",
+    "Features",
+    "Rows",
+    "SparseFeatures",
+    "features_of",
+    "pixels",
+    "pixels_and_class",
+    "tfidf",
+]

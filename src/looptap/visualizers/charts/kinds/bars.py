@@ -72,9 +72,13 @@ class BarsChart(Chart):
         heights = np.array(list(bars.values()), np.float64)
         opacity = 1.0 if len(self.series) == 1 else 0.6
         yield BarsMark(
-            np.where(np.isfinite(heights), heights, np.nan), tuple(bars), name=series.name, color=series.color,
-            opacity=opacity, side=series.side,
-        )  # fmt: skip
+            np.where(np.isfinite(heights), heights, np.nan),
+            tuple(bars),
+            name=series.name,
+            color=series.color,
+            opacity=opacity,
+            side=series.side,
+        )
 
     def units(self, series: Series) -> tuple[str, str]:
         """Return that x are labels, and y are heights."""

@@ -143,9 +143,12 @@ class ParallelChart(Chart):
                 heights = [-_MARGIN_SHARE / 2, *(height for height, _ in axis.texts), 1.0 + _MARGIN_SHARE / 2]
                 notes = tuple(enumerate((text for _, text in axis.texts), 1))
                 yield Line(
-                    np.full(len(heights), float(place)), np.array(heights), color=_INK, opacity=_AXIS_OPACITY,
+                    np.full(len(heights), float(place)),
+                    np.array(heights),
+                    color=_INK,
+                    opacity=_AXIS_OPACITY,
                     notes=notes,
-                )  # fmt: skip
+                )
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the names of the columns below, and shares of their ranges."""

@@ -67,9 +67,15 @@ class RidgelineChart(Chart):
                     x, y = np.r_[low, x, end], np.r_[base, y, base]
                 notes = () if age or len(self.series) > 1 else ((len(x) - 1, _moments(one)),)
                 yield Line(
-                    x, y, name=label, color=series.color, opacity=fading(age), filled=None if age else base,
-                    notes=notes, side=series.side,
-                )  # fmt: skip
+                    x,
+                    y,
+                    name=label,
+                    color=series.color,
+                    opacity=fading(age),
+                    filled=None if age else base,
+                    notes=notes,
+                    side=series.side,
+                )
                 label = ""
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:

@@ -10,9 +10,21 @@ import numpy as np
 from looptap.visualizers.charts.reading.forms import is_numeric_array, named_parts
 from looptap.visualizers.data.numbers import Floats, floats, is_array, is_number, number
 
-LABELS = frozenset((
-    "label", "labels", "target", "targets", "class", "classes", "cls", "category", "color", "kind", "group",
-))  # fmt: skip
+LABELS = frozenset(
+    (
+        "label",
+        "labels",
+        "target",
+        "targets",
+        "class",
+        "classes",
+        "cls",
+        "category",
+        "color",
+        "kind",
+        "group",
+    )
+)
 """Names of what colours the points of a scatter."""
 _MAX_ROWS, _MIN_ROW_RATIO = 8, 64  # of an array whose rows are lines, and of its columns to its rows
 

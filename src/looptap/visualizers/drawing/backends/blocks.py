@@ -96,8 +96,9 @@ def side_by_side(blocks: Sequence[Sequence[str]], width: int | None = None, gap:
     height = max(map(len, blocks), default=0)
     padded = [
         [*block, *[" " * (len(block[0]) if width is None else width)] * (height - len(block))]
-        for block in blocks if block
-    ]  # fmt: skip
+        for block in blocks
+        if block
+    ]
     return [(" " * gap).join(lines) for lines in zip(*padded, strict=True)]
 
 

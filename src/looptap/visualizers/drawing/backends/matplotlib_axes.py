@@ -74,11 +74,16 @@ class PlaneView:
             at = ticks(self.labels, 20)
             long = len(at) * max(len(text) for _, text in at) > 60
             self.axes.set_xticks(
-                [i for i, _ in at], [drawable(text) for _, text in at], rotation=30 if long else 0,
-                ha="right" if long else "center", **PLAIN,
-            )  # fmt: skip
+                [i for i, _ in at],
+                [drawable(text) for _, text in at],
+                rotation=30 if long else 0,
+                ha="right" if long else "center",
+                **PLAIN,
+            )
         if picture.x.ticks:
-            self.axes.set_xticks([place for place, _ in picture.x.ticks], [drawable(name) for _, name in picture.x.ticks])
+            self.axes.set_xticks(
+                [place for place, _ in picture.x.ticks], [drawable(name) for _, name in picture.x.ticks]
+            )
         if picture.y.ticks:
             named_at = [(place, drawable(name)) for place, name in picture.y.ticks if name]  # none: no numbers either
             self.axes.set_yticks([place for place, _ in named_at], [name for _, name in named_at], **PLAIN)
@@ -195,9 +200,7 @@ class SpaceView:
         self.axes.tick_params(labelsize=SMALL_FONT_POINTS - 1)
         self.bounds: list[Limits | None] = [None, None, None]
         plain = Axis()  # space has no logarithmic and no time axis; it shows the numbers
-        self.marks: list[Any] = [
-            _ARTISTS[type(mark)](self.axes, mark, plain, plain) for mark in panel.marks
-        ]
+        self.marks: list[Any] = [_ARTISTS[type(mark)](self.axes, mark, plain, plain) for mark in panel.marks]
         self.named = named(panel.marks, picture)
         self.legend: Any = None
         self.place(place)
@@ -347,9 +350,18 @@ def _legend(axes: Any, marks: Sequence[Any], wide: float, tall: float, rows_abov
     # matplotlib fills columns first: the names are to be read in rows
     ordered = [handles[i] for column in range(columns) for i in range(column, len(handles), columns)]
     legend = axes.legend(
-        handles=ordered, loc="lower left", fontsize=SMALL_FONT_POINTS, handlelength=1.4, ncols=columns,
-        frameon=False, borderpad=0, borderaxespad=0, labelspacing=0.25, columnspacing=1.2, handletextpad=0.5,
-    )  # fmt: skip
+        handles=ordered,
+        loc="lower left",
+        fontsize=SMALL_FONT_POINTS,
+        handlelength=1.4,
+        ncols=columns,
+        frameon=False,
+        borderpad=0,
+        borderaxespad=0,
+        labelspacing=0.25,
+        columnspacing=1.2,
+        handletextpad=0.5,
+    )
     theme = theme_of(axes)
     for text in legend.get_texts():
         text.set(color=theme.ink, **PLAIN)
@@ -359,6 +371,13 @@ def _legend(axes: Any, marks: Sequence[Any], wide: float, tall: float, rows_abov
 def _handle(mark: Any) -> Any:
     """Return what stands before a name: the stroke of a line, else a patch of colour."""
     if isinstance(mark, Line):
-        return Line2D([], [], color=mark.color, ls=DASHES[mark.dash], alpha=max(0.3, mark.opacity), lw=2,
-                      label=drawable(mark.name))  # fmt: skip
+        return Line2D(
+            [],
+            [],
+            color=mark.color,
+            ls=DASHES[mark.dash],
+            alpha=max(0.3, mark.opacity),
+            lw=2,
+            label=drawable(mark.name),
+        )
     return Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=drawable(mark.name))

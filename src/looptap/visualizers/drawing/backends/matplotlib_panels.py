@@ -45,9 +45,11 @@ class GridView:
         rows, columns = grid.cells.shape
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
         self.cells = self.axes.imshow(
-            np.zeros((rows, columns)), aspect="auto", interpolation="nearest",
+            np.zeros((rows, columns)),
+            aspect="auto",
+            interpolation="nearest",
             cmap=_colormap(BLUES if grid.written else VIRIDIS),
-        )  # fmt: skip
+        )
         self.axes.set_xlabel(drawable(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.set_ylabel(drawable(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.tick_params(labelsize=SMALL_FONT_POINTS)
@@ -62,15 +64,19 @@ class GridView:
         if self.turned:
             self.axes.tick_params(axis="x", labelrotation=60)
         self.margins = (
-            0.5 + 0.06 * max(map(len, grid.rows), default=3), 0.42 + 0.05 * (longest if self.turned else 0),
-            0.15 if grid.written else 0.85, 0.25 if grid.name else 0.1,
-        )  # fmt: skip
+            0.5 + 0.06 * max(map(len, grid.rows), default=3),
+            0.42 + 0.05 * (longest if self.turned else 0),
+            0.15 if grid.written else 0.85,
+            0.25 if grid.name else 0.1,
+        )
         self.axes.set_title(drawable(grid.name), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.bar = None if grid.written else figure.add_axes((0.9, 0.1, 0.02, 0.8))
         self.numbers = [
             draw_words(self.axes, j, i, "", ha="center", va="center")
-            for i in range(rows) for j in range(columns) if grid.written and rows * columns <= _MAX_WRITTEN_CELLS
-        ]  # fmt: skip
+            for i in range(rows)
+            for j in range(columns)
+            if grid.written and rows * columns <= _MAX_WRITTEN_CELLS
+        ]
         if self.bar is not None:
             figure.colorbar(self.cells, cax=self.bar)
             self.bar.tick_params(labelsize=SMALL_FONT_POINTS)

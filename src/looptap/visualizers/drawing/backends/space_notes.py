@@ -62,9 +62,11 @@ class SpaceNotes(Artist):
     def _beside(self, word: str, place: Floats, gap: float) -> Iterator[Text]:
         """Yield the text right of its point, over, under and left of it."""
         for right, up, across, along in (
-            (gap, 0.0, "left", "center"), (0.0, gap, "center", "bottom"), (0.0, -gap, "center", "top"),
+            (gap, 0.0, "left", "center"),
+            (0.0, gap, "center", "bottom"),
+            (0.0, -gap, "center", "top"),
             (-gap, 0.0, "right", "center"),
-        ):  # fmt: skip
+        ):
             text = Text(place[0] + right, place[1] + up, word, ha=across, va=along, **self._style)
             text.set_path_effects(self._rim)
             text.set_transform(IdentityTransform())

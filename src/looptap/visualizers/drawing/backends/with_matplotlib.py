@@ -25,9 +25,14 @@ from looptap.visualizers.drawing.picture import PanelKind, Picture
 from looptap.visualizers.drawing.sanitize import sanitize
 
 VIEWS: dict[PanelKind, Any] = {
-    "plane": PlaneView, "space": SpaceView, "grid": GridView, "images": ImagesView, "pie": PieView,
-    "table": LettersView, "text": LettersView,
-}  # fmt: skip
+    "plane": PlaneView,
+    "space": SpaceView,
+    "grid": GridView,
+    "images": ImagesView,
+    "pie": PieView,
+    "table": LettersView,
+    "text": LettersView,
+}
 
 _TEXT_LINE_INCHES = 0.16  # inches that a line of small letters takes
 _MAX_BADGES = 3

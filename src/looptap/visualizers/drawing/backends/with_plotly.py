@@ -71,11 +71,18 @@ def _described(pictures: Sequence[Picture], rows: int | None) -> tuple[list[dict
     height = max(300, 340 * down)
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {
-        "template": "plotly_white", "margin": {"l": 20, "r": 20, "t": 34, "b": 10}, "height": height,
-        "annotations": [], "shapes": [], "showlegend": True, "uirevision": "looptap", "barmode": "overlay",
-        "hovermode": "closest", "font": {"size": 11},
+        "template": "plotly_white",
+        "margin": {"l": 20, "r": 20, "t": 34, "b": 10},
+        "height": height,
+        "annotations": [],
+        "shapes": [],
+        "showlegend": True,
+        "uirevision": "looptap",
+        "barmode": "overlay",
+        "hovermode": "closest",
+        "font": {"size": 11},
         "meta": hashlib.sha256(repr([structure(picture) for picture in tidied]).encode()).hexdigest()[:16],
-    }  # fmt: skip
+    }
     drawn = 0
     for i, picture in enumerate(tidied):
         row, column = divmod(i, across)

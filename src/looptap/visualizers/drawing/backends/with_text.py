@@ -67,9 +67,11 @@ class _Edge(NamedTuple):
 
 
 _EDGES = {
-    "bottom": _Edge("x", {"xside": "lower"}, 3), "top": _Edge("x", {"xside": "upper"}, 3),
-    "left": _Edge("y", {"yside": "left"}, 4), "right": _Edge("y", {"yside": "right"}, 4),
-}  # fmt: skip
+    "bottom": _Edge("x", {"xside": "lower"}, 3),
+    "top": _Edge("x", {"xside": "upper"}, 3),
+    "left": _Edge("y", {"yside": "left"}, 4),
+    "right": _Edge("y", {"yside": "right"}, 4),
+}
 
 
 class _Stroke(NamedTuple):
@@ -88,14 +90,14 @@ class _Stroke(NamedTuple):
         return {self.across: [self.x], self.side: [self.y, floor]}.get(edge, [])
 
 
-def as_text(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
+def drawn_text(picture: Picture, width: int = 80, height: int = 24, color: bool = True) -> str:
     """Draw a picture as at most ``height`` lines of ``width`` cells.
 
     Without ``color`` there are no escape sequences. What the job wrote can neither move the cursor nor change colours:
     control characters are shown as �.
 
     >>> from looptap.visualizers.drawing.picture import Pie, Picture
-    >>> print(as_text(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
+    >>> print(drawn_text(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
     cats  █████████████████  75.0%
     dogs  █████▋             25.0%
     """
@@ -109,7 +111,7 @@ def all_as_text(
     """Draw pictures in ``rows`` rows, or one per row if each had less than 40 cells."""
     across = arrange(max(1, len(pictures)), rows)[1] if rows else max(1, min(len(pictures), width // 60))
     each = (width - 3 * (across - 1)) // across
-    blocks = [as_text(picture, each, height, color).split("\n") for picture in pictures]
+    blocks = [drawn_text(picture, each, height, color).split("\n") for picture in pictures]
     if across == 1:
         return "\n\n".join("\n".join(block) for block in blocks)
     found = []
@@ -162,12 +164,16 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
     used = {edge for one in strokes for edge in (one.across, one.side)}
     axes = {edge: axis for edge, axis in picture.edges.items() if edge in used}
     plain = axes if panel.kind == "plane" else dict.fromkeys(axes, Axis())
-    ends = {edge: _ends([column for one in strokes for column in one.along(edge, axis)], axis)
-            for edge, axis in plain.items()}  # fmt: skip
+    ends = {
+        edge: _ends([column for one in strokes for column in one.along(edge, axis)], axis)
+        for edge, axis in plain.items()
+    }
     labelled = named(panel.marks, picture)
     signs = {id(mark): "braille" if color else _SIGNS[i % len(_SIGNS)] for i, mark in enumerate(labelled)}
-    legend = [_painted("■ " if color else f"{signs[id(mark)]} ".replace("braille", "⣿"), mark.color, color) + mark.name
-              for mark in labelled]  # fmt: skip
+    legend = [
+        _painted("■ " if color else f"{signs[id(mark)]} ".replace("braille", "⣿"), mark.color, color) + mark.name
+        for mark in labelled
+    ]
     with _LOCK:
         plt.clear_figure()
         plt.theme("clear")
@@ -377,9 +383,15 @@ def _table(mark: Table, width: int, height: int, color: bool) -> list[str]:
         table.add_row(*map(RichText, row))
     file = io.StringIO()
     Console(
-        file=file, width=width, force_terminal=color, color_system="truecolor" if color else None, no_color=not color,
-        legacy_windows=False, highlight=False, force_jupyter=False,
-    ).print(table)  # fmt: skip
+        file=file,
+        width=width,
+        force_terminal=color,
+        color_system="truecolor" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        highlight=False,
+        force_jupyter=False,
+    ).print(table)
     lines = [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
     return [*lines, *([f"… and {len(mark.rows) - len(rows)} more rows"] if len(rows) < len(mark.rows) else [])]
 

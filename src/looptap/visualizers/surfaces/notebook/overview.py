@@ -216,8 +216,10 @@ def _head(run: Run) -> str:
 def _estimate(report: Mapping[str, Any]) -> str:
     """Return the estimate in words and as a bar: full if certain, shaded if not."""
     sure, perhaps = over_by_now(report)
-    parts = "".join(f'<div style="width:{share:.1%};background:{color}"></div>'
-                    for share, color in ((sure, COLORS[0]), (perhaps - sure, COLORS[0] + "66")))  # fmt: skip
+    parts = "".join(
+        f'<div style="width:{share:.1%};background:{color}"></div>'
+        for share, color in ((sure, COLORS[0]), (perhaps - sure, COLORS[0] + "66"))
+    )
     lines = "".join(f"<p style='margin:0'>{html.escape(line)}</p>" for line in said(report))
     return f'<div style="{_BAR}">{parts}</div><div style="margin:0 0 12px">{lines}</div>'
 

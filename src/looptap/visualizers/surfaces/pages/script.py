@@ -12,9 +12,19 @@ from looptap.visualizers.data.smoothing import OUTLIER_QUANTILE_SHARE, OUTLIER_R
 
 STATIC = Path(__file__).parent / "static"
 _PARTS = (
-    "uPlot.iife.min.js", "columns.js", "paint.js", "ticks.js", "smooth.js", "hover.js", "plane.js", "panels.js",
-    "svg.js", "tools.js", "legend.js", "chart.js",
-)  # fmt: skip
+    "uPlot.iife.min.js",
+    "columns.js",
+    "paint.js",
+    "ticks.js",
+    "smooth.js",
+    "hover.js",
+    "plane.js",
+    "panels.js",
+    "svg.js",
+    "tools.js",
+    "legend.js",
+    "chart.js",
+)
 
 
 @cache

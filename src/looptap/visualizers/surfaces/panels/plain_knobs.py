@@ -16,11 +16,16 @@ def plain_knob(knob: Knob) -> dict[str, Any]:
     """Return a control or a command as a page shows it."""
     info = knob.info
     about: dict[str, Any] = {
-        "name": knob.name, "label": knob.label, "meaning": knob.meaning, "there": knob.there, "busy": knob.busy,
-        "outcome": cut(knob.remark, _MAX_OUTCOME_CHARACTERS), "failed": knob.failed or knob.warns,
+        "name": knob.name,
+        "label": knob.label,
+        "meaning": knob.meaning,
+        "there": knob.there,
+        "busy": knob.busy,
+        "outcome": cut(knob.remark, _MAX_OUTCOME_CHARACTERS),
+        "failed": knob.failed or knob.warns,
         "kind": widget_kind(info),
         "settled": knob.settled,
-    }  # fmt: skip
+    }
     if info is None:
         return about
     about["value"] = _plain(info.value)

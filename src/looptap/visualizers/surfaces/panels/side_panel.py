@@ -195,9 +195,17 @@ class SidePanel:
         axes.set_position((box.x0, box.y0, 0.78 * box.width, box.height))
         theme = self.theme
         slider = Slider(
-            axes, "", low, high, valinit=min(high, max(low, value)), valstep=step, color=theme.of(COLORS[0]),
-            track_color=theme.faint, initcolor="none", handle_style={"edgecolor": theme.muted},
-        )  # fmt: skip
+            axes,
+            "",
+            low,
+            high,
+            valinit=min(high, max(low, value)),
+            valstep=step,
+            color=theme.of(COLORS[0]),
+            track_color=theme.faint,
+            initcolor="none",
+            handle_style={"edgecolor": theme.muted},
+        )
         slider.drawon = False
         self._down += _ROW_INCHES
         return slider

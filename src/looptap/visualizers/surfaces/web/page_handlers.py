@@ -85,9 +85,10 @@ class Site:
         """Return the handlers by their paths."""
         base, site = re.escape(self.base), {"site": self}
         pages = [
-            (base + "socket", PageSocket, site), (base + "open", TicketHandler, site),
+            (base + "socket", PageSocket, site),
+            (base + "open", TicketHandler, site),
             (base + r"(page\.js|page\.css|)", PageHandler, site),
-        ]  # fmt: skip
+        ]
         return pages if self.base == "/" else [*pages, (base.removesuffix("/"), SlashHandler, site)]
 
 

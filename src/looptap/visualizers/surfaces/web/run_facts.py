@@ -112,10 +112,19 @@ class RunFacts:
         run, info = self._run, self._run.info
         rank = f"rank {info.rank} of {info.ranks}, " if info.ranks > 1 else ""
         facts: dict[str, Any] = {
-            "name": run.name, "id": run.id, "kind": "live", "state": run.state, "reason": cut(run.reason, 500),
-            "operates": self._operates, "owned": self._owned, "where": f"{rank}{info.host}, pid {info.pid}",
-            "started": info.started, "first": [], "streams": [], "problems": [],
-        }  # fmt: skip
+            "name": run.name,
+            "id": run.id,
+            "kind": "live",
+            "state": run.state,
+            "reason": cut(run.reason, 500),
+            "operates": self._operates,
+            "owned": self._owned,
+            "where": f"{rank}{info.host}, pid {info.pid}",
+            "started": info.started,
+            "first": [],
+            "streams": [],
+            "problems": [],
+        }
         if not run.alive:
             return facts
         problems: list[str] = []
@@ -138,13 +147,19 @@ class RunFacts:
         return {
             "streams": [
                 {
-                    "name": one.name, "query": cut(one.query, _MAX_TEXT_CHARACTERS), "on": one.on, "unit": one.unit,
-                    "fields": list(one.fields or ()), "values": one.values, "rate": _finite(one.rate),
-                    "state": one.reason or one.state, "exported": one.exported,
+                    "name": one.name,
+                    "query": cut(one.query, _MAX_TEXT_CHARACTERS),
+                    "on": one.on,
+                    "unit": one.unit,
+                    "fields": list(one.fields or ()),
+                    "values": one.values,
+                    "rate": _finite(one.rate),
+                    "state": one.reason or one.state,
+                    "exported": one.exported,
                 }
                 for one in self._run.streams[: 10 * _MAX_ROWS]
             ]
-        }  # fmt: skip
+        }
 
     def _first(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the first charts of a page: declared streams, then scalars."""
@@ -200,7 +215,10 @@ class RunFacts:
         ]
         queries = [
             [
-                cut(one.name, 120), one.on, short_time(one.nanoseconds_per_event / 1e9), f"{one.share_of_time:.2%}",
+                cut(one.name, 120),
+                one.on,
+                short_time(one.nanoseconds_per_event / 1e9),
+                f"{one.share_of_time:.2%}",
                 one.limitation,
             ]
             for one in stats.queries[:_MAX_ROWS]
@@ -226,13 +244,24 @@ class RunFacts:
         until = run.until
         took = f", for {duration(until - run.started)}" if run.started and until else ""
         return {
-            "name": run.name, "id": run.id, "kind": "stored", "state": run.state, "reason": cut(run.reason, 500),
-            "operates": False, "where": cut(where, _MAX_TEXT_CHARACTERS) + took, "started": run.started,
+            "name": run.name,
+            "id": run.id,
+            "kind": "stored",
+            "state": run.state,
+            "reason": cut(run.reason, 500),
+            "operates": False,
+            "where": cut(where, _MAX_TEXT_CHARACTERS) + took,
+            "started": run.started,
             "streams": [
                 {
-                    "name": one.name, "query": cut(one.text, _MAX_TEXT_CHARACTERS), "on": one.on,
-                    "unit": getattr(one, "unit", ""), "fields": list(one.fields or ()), "values": one.arrived,
-                    "rate": 0.0, "state": one.state,
+                    "name": one.name,
+                    "query": cut(one.text, _MAX_TEXT_CHARACTERS),
+                    "on": one.on,
+                    "unit": getattr(one, "unit", ""),
+                    "fields": list(one.fields or ()),
+                    "values": one.arrived,
+                    "rate": 0.0,
+                    "state": one.state,
                 }
                 for one in run.streams[: 10 * _MAX_ROWS]
             ],
@@ -241,8 +270,9 @@ class RunFacts:
                 *({"q": one.query, "on": one.on, "name": one.name} for one in curves),
             ],
             "commands": [_command(one, one.client) for one in reversed(run.commands[-_MAX_COMMANDS:])],
-            "problems": [], **config_facts(self._config.read()),
-        }  # fmt: skip
+            "problems": [],
+            **config_facts(self._config.read()),
+        }
 
 
 def config_facts(config: Any) -> dict[str, Any]:

@@ -39,9 +39,15 @@ class ShelfEntry:
     def plain(self) -> dict[str, Any]:
         """Return the entry as plain data."""
         return {
-            "key": self.key, "name": self.name, "kind": self.kind, "state": self.state, "host": self.host,
-            "started": self.started, "ranks": self.ranks, "problem": self.problem,
-        }  # fmt: skip
+            "key": self.key,
+            "name": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "host": self.host,
+            "started": self.started,
+            "ranks": self.ranks,
+            "problem": self.problem,
+        }
 
 
 class _Entry(Generic[Shared]):
@@ -110,9 +116,13 @@ class RunShelf:
     """
 
     def __init__(
-        self, look: Callable[[], Sequence[ShelfEntry]], *, operate: bool = False, config: bool = False,
+        self,
+        look: Callable[[], Sequence[ShelfEntry]],
+        *,
+        operate: bool = False,
+        config: bool = False,
         own: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._look = look
         self.operate, self._config, self._own = operate, config, own
         self._guard = threading.Lock()

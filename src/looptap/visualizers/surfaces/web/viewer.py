@@ -244,8 +244,9 @@ class Viewer:
         table, without = self._rows.table([str(run) for run in _list(message.get("runs"))])
         found = rows_as_asked(table, message)
         return plain_table(found, self._rows.keys_of(found)) | {
-            "all": len(table), "without": list(without.values()),
-        }  # fmt: skip
+            "all": len(table),
+            "without": list(without.values()),
+        }
 
     def _parallel(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Draw the runs of a table as lines across axes."""

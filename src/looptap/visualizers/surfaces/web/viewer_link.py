@@ -96,9 +96,9 @@ class ViewerLink:
                 if not self._unsent:
                     self._moved = time.monotonic()
                 self._unsent += size
-        work: Callable[[], None] = (lambda: socket.close(1008, "too slow")) if full else (
-            lambda: self._write(socket, content, size)
-        )  # fmt: skip
+        work: Callable[[], None] = (
+            (lambda: socket.close(1008, "too slow")) if full else (lambda: self._write(socket, content, size))
+        )
         with contextlib.suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(work)
 

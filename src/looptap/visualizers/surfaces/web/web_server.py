@@ -82,14 +82,20 @@ class WebServer:
         """Serve; ``started`` is called when the first request can come."""
         self._loop = asyncio.get_running_loop()
         application = Application(
-            self.site.handlers(), default_handler_class=NothingHandler, default_handler_args={"site": self.site},
-            websocket_ping_interval=PING_INTERVAL_SECONDS, websocket_ping_timeout=PING_INTERVAL_SECONDS,
-            websocket_max_message_size=MAX_MESSAGE_BYTES, log_function=lambda handler: None,
-        )  # fmt: skip
+            self.site.handlers(),
+            default_handler_class=NothingHandler,
+            default_handler_args={"site": self.site},
+            websocket_ping_interval=PING_INTERVAL_SECONDS,
+            websocket_ping_timeout=PING_INTERVAL_SECONDS,
+            websocket_max_message_size=MAX_MESSAGE_BYTES,
+            log_function=lambda handler: None,
+        )
         http = HTTPServer(
-            application, max_header_size=MAX_HEADER_BYTES, max_body_size=MAX_MESSAGE_BYTES,
+            application,
+            max_header_size=MAX_HEADER_BYTES,
+            max_body_size=MAX_MESSAGE_BYTES,
             idle_connection_timeout=IDLE_TIMEOUT_SECONDS,
-        )  # fmt: skip
+        )
         http.add_sockets(self._sockets)
         try:
             self.viewers.start(self.viewers.watch_shelf())

@@ -25,9 +25,10 @@ class FrameBar:
         (self._knob,) = axes.plot([1], [0.5], "o", color=theme.of(COLORS[0]), markersize=9)
         self._words = axes.text(0.5, 1.05, "", ha="center", color=theme.muted, **_WORDS)
         for name, handler in (
-            ("button_press_event", self._press), ("motion_notify_event", self._drag),
+            ("button_press_event", self._press),
+            ("motion_notify_event", self._drag),
             ("button_release_event", self._release),
-        ):  # fmt: skip
+        ):
             axes.figure.canvas.mpl_connect(name, handler)
 
     @property

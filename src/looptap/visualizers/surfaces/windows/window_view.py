@@ -42,10 +42,19 @@ class WindowView:
     def pressed(self, key: str | None) -> bool:
         """Run the action of a key; return whether it has one."""
         keys: dict[str | None, Callable[[], object]] = {
-            "l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x, "v": self.turn,
-            "n": self.next_order, "d": self.save_table, "g": self.save_drawing, "y": self.copy_queries,
-            "ctrl+c": self.copy_queries, "s": self.save_picture, "ctrl+s": self.save_picture,
-        }  # fmt: skip
+            "l": self.toggle_log,
+            "e": self.next_smoothing,
+            "c": self.toggle_clip,
+            "x": self.next_x,
+            "v": self.turn,
+            "n": self.next_order,
+            "d": self.save_table,
+            "g": self.save_drawing,
+            "y": self.copy_queries,
+            "ctrl+c": self.copy_queries,
+            "s": self.save_picture,
+            "ctrl+s": self.save_picture,
+        }
         if key not in keys:
             return False
         keys[key]()
