@@ -627,7 +627,8 @@ class Scripted:
         if isinstance(message, m.Hello) and self.welcome is not ...:
             self.put(self.welcome)
         elif isinstance(message, m.Attach) and self.answering:
-            self.put(m.Done(message.request, msgspec.Raw(pack({"mapped": True}))))
+            point = {"event": 4, "base": message.above + 2, "exact": True} if message.above else None
+            self.put(m.Done(message.request, msgspec.Raw(pack({"mapped": True, "point": point}))))
 
     def put(self, message):
         self.receiver.on_frame(encode(message))
@@ -742,7 +743,7 @@ def test_a_client_that_was_forgotten_says_hello_again():
     stream = run.stream("step")
     agent.put(values(1, 1, [7, 8]))
     agent.put(m.Refused("say hello first.", m.VERSION, stranger=True))
-    agent.put(values(1, 1, [11], events=array("q", [5]).tobytes()))
+    agent.put(values(1, 5, [11]))
     assert [type(message) for message in agent.sent] == [m.Hello, m.Attach] * 2
     assert (run.state, stream.values, stream.gaps) == ("live", [7, 8, 11], [Gap(2, 2)])
 

@@ -194,7 +194,7 @@ class Plot:
         if suffix == ".gif" and charts:
             pictures = max(charts, key=lambda chart: chart.frames).film()
         over = [cell.over_each_x() for cell in self.cells] if suffix == ".html" else ()
-        saving.save(pictures, path, self.rows or None, over=over)
+        saving.save_pictures(pictures, path, self.rows or None, over=over)
 
     def summary(self) -> Summary:
         """Return the final and the best value of each stream of numbers, with its run."""
