@@ -74,7 +74,7 @@ class CommandWithUsage(TyperCommand):
 
 @contextmanager
 def _until_the_reader_leaves() -> Iterator[None]:
-    """End the command well if the reader of a pipe leaves."""
+    """Exit cleanly if the reader closes the pipe."""
     try:
         yield
         sys.stdout.flush()

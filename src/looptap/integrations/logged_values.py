@@ -1,4 +1,4 @@
-"""`LoggedValues`: what a job logs becomes events, and a stream by each tag."""
+"""`LoggedValues`: what a job logs becomes events, and one stream per tag."""
 
 from __future__ import annotations
 

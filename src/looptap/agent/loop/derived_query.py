@@ -108,8 +108,8 @@ class DerivedQuery(AttachedQuery):
             return ""
         why = "are logged" if not self.source.on else "are a group each"
         return (
-            f"the values of {self.of!r} {why}: its window closes at the end of the run; use window=10 "
-            "for earlier values"
+            f"the values of {self.of!r} {why}: a window over them closes at the end of the run; use window=10 for "
+            "earlier values"
         )
 
     def replay(self, items: Sequence[Item]) -> None:

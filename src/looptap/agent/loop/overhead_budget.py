@@ -131,7 +131,7 @@ class OverheadBudget:
 
 
 class Account:
-    """What one query costs, and what it may.
+    """What one query costs, and how much it may take.
 
     ``grant`` is a fraction of the loop's time of its own (`math.inf`: no limit), None for the common purse. A
     query that is ``mapped`` may skip events.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from looptap.protocol.statistics import HostReading, ThreadReading
 
 MIN_INTERVAL_SECONDS = 0.2
-"""Seconds over which a rate is measured at least: over less, one tick of the processors' clock is several percent."""
+"""Minimum seconds over which a rate is measured: over less, one tick of the processors' clock is several percent."""
 
 _PROC, _DISKS = Path("/proc"), Path("/sys/block")
 _SECTOR_BYTES = 512

@@ -75,7 +75,7 @@ def _described(root: str, model: Any, several: bool) -> list[ModuleInfo]:
 
 
 def _totals(modules: list[NamedModule]) -> dict[str, tuple[int, int]]:
-    """Return for each name how many numbers stand in the parameters at and below it."""
+    """Return for each module the total and the trained parameters of its subtree."""
     totals: dict[str, tuple[int, int]] = {}
     seen: set[int] = set()
     for place, one in enumerate(modules):

@@ -46,7 +46,7 @@ class Diverging:
             job.wait(timeout=5.0)  # it ends after a few more NaNs
         say(self.table(stream))
         say(
-            f"{stream.arrived} values travelled{seen}. The last column says why: this job takes exp(output), and in "
+            f"{stream.arrived} values were sent{seen}. The last column says why: this job takes exp(output), and in "
             "single precision that is infinite above 88."
         )
 

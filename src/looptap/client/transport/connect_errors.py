@@ -124,7 +124,7 @@ def is_loopback_address(host: str) -> bool:
 def unreachable_share(file: ConnectionFile, alive: bool | None, refused: bool) -> LinkError:
     """Return why a viewer's key is ``refused``, or why nothing listens for it.
 
-    An ended share is the same error whether its key or its door is found gone.
+    An ended share is the same error whether its key or its endpoint is gone.
     """
     if refused:
         job = "" if alive else ", or its job has"

@@ -27,7 +27,7 @@ _LATER_COLUMNS = {
     ("streams", "first"): "SELECT *, 1 AS first FROM main.streams",
     ("commands", "asked"): "SELECT rowid, *, NULL AS asked FROM main.commands",
 }
-"""Tables and columns that a file of version 1 may lack, and for columns what the table is read as then."""
+"""Tables and columns that an older file may lack, and for columns what the table is read as then."""
 
 TABLES = f"""
 CREATE TABLE run (
@@ -138,9 +138,9 @@ def check_schema(select: Select, path: Path | str) -> None:
     _refuse_programs(made, path)
     for name, columns in _columns().items():
         if name in made:
-            later = [column for table, column in _LATER_COLUMNS if table == name and version == 1]
+            later = [column for table, column in _LATER_COLUMNS if table == name and version < SCHEMA_VERSION]
             _check_table(select, name, made[name][0], set(columns).difference(later), path)
-        elif name not in _LATER_TABLES or version > 1:
+        elif name not in _LATER_TABLES or version == SCHEMA_VERSION:
             raise StoreError(f"{path} is damaged: no such table: {name}.")
 
 

@@ -1,4 +1,4 @@
-"""Which layers of a model take part, found once and looked over at each use."""
+"""Which layers of a model take part, found once and checked again at each use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPILED = (
 
 
 class PriorityError(ValueError):
-    """Priorities that cannot be computed in this way; the text says in which."""
+    """Priorities that cannot be computed this way; the message says why."""
 
 
 class ShardedModelError(PriorityError):

@@ -18,7 +18,7 @@ WIDE_INPUT_FACTOR = 100
 """How many times a Linear's output its input must be for the product with vectors to be cheaper from the input's side;
 with sequences, whose other factor is larger, it is 1."""
 PART_BYTES = 2**22
-"""Of an output, on the CPU: what is larger comes from the system with pages to be cleared."""
+"""Bytes of a piece of output on the CPU: the system has to clear the pages of a larger one."""
 MIN_PART_EXAMPLES = 8
 
 

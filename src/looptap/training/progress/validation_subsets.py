@@ -212,7 +212,7 @@ def subset_loader(loader: Any, chosen: list[int], done: Callable[[], object]) ->
 
 
 def _ranks() -> Any:
-    """Return torch if this is one of several ranks; else None."""
+    """Return torch if the job has a process group; else None."""
     torch = sys.modules.get("torch")
     group = getattr(torch, "distributed", None)
     return torch if group is not None and group.is_available() and group.is_initialized() else None

@@ -26,7 +26,7 @@ class RatingQuality(NamedTuple):
     accuracy: float
     """The share that was judged right."""
     majority: float
-    """The accuracy of who always says the more frequent answer."""
+    """The accuracy of always giving the more frequent answer."""
     balanced_accuracy: float
     """The mean of the shares of important and of trivial instances that were judged right."""
     auc: float

@@ -36,7 +36,7 @@ class Learning:
         self._late: list[tuple[Ints, PerExample, int]] = []
 
     def add(self, ids: Ints, losses: Any, logits: Any, targets: Any) -> None:
-        """Add a step. Raises ValueError or TypeError for what is no output of it."""
+        """Add a step. Raises ValueError or TypeError if these are no outputs of it."""
         self.settle()
         found = arguments.per_example(len(ids), losses, logits, targets, self._criterion)
         if (labels := arguments.class_labels(len(ids), targets)) is not None:
