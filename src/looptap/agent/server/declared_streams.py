@@ -104,7 +104,7 @@ class DeclaredStream:
         )
 
     def _rate(self) -> float:
-        """Return the values per second, averaged over the newest 128 values and the time since."""
+        """Return the values per second, over the newest 128 and the time since."""
         newest = self.ring.read(self.ring.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
         return len(newest) / elapsed if elapsed > 0 else 0.0
