@@ -218,7 +218,7 @@ class ServerThread:
         return self._sentinel.is_there() and self._parked == count_parked()
 
     def let_go(self) -> None:
-        """Leave all sockets as they are, for ever: even closing them would touch their descriptors.
+        """Leave all sockets open for ever: closing them would touch their descriptors.
 
         `mind_descriptors` opens others.
         """
