@@ -102,7 +102,7 @@ class SubscriptionManager:
         query = self._queries.attached(attach, self._outbox.open())
         source = self._sources.open(attach.on)
         # The numbers of a stream that is attached again go on from an event, so that none may come meanwhile.
-        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) if before.every else contextlib.nullcontext(False) as still:
+        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) if before.number else contextlib.nullcontext(False) as still:
             point = _point(before if still else Reached(before.number), source.number)
             self._subscribe(client, attach, query, point.base, self._shared.add(attach, query))
             info = self._queries.describe(query)
