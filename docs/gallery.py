@@ -233,6 +233,8 @@ def _shots(names: tuple[str, ...], state: str, shots: tuple[tuple[str, int, int,
                     viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
                 )
                 page.goto(f"{url}#{state}")
+                # An address alone asks the runs nothing.
+                page.get_by_role("button", name="Apply" if names else "Draw all").click()
                 drawn = "(n) => [...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length >= n"
                 until(page, drawn, charts)
                 page.wait_for_timeout(12_000)

@@ -94,7 +94,7 @@ class RunsTable {
     });
     table(this.room, heads, rows.map(({ key, cells, problem }) => [button(cells[0], problem || `Show ${key} alone`, () => this.page.choose([key])), ...cells.slice(1)]));
     titles.forEach((title, i) => title === sort && (this.room.querySelectorAll("th")[i].ariaSort = down ? "descending" : "ascending"));
-    this.note.textContent = [`${rows.length} of ${all} runs`, waits && "What the fields above say comes from the address: Apply uses it", ...without].filter(Boolean).join(". ");
+    this.note.textContent = [`${rows.length} of ${all} runs`, waits && "The fields above come from the address; press Apply to use them", ...without].filter(Boolean).join(". ");
     $("only").disabled = !rows.length || rows.length === runs.length;
     $("across").ariaPressed = String(!!across);
     await this.lines(across && rows.length, JSON.stringify(rows));
