@@ -373,7 +373,7 @@ def test_a_filter_from_an_address_waits_for_apply(opened, tmp_path):
         address = page.url + "&where=lr+%3C+0.05&sort=lr"
         page.goto("about:blank")
         page.goto(address)
-        page.locator("#table").get_by_text("comes from the address").wait_for()
+        page.locator("#table").get_by_text("come from the address").wait_for()
         assert (page.locator("#filter").input_value(), page.locator("#order").input_value()) == ("lr < 0.05", "lr")
         assert page.locator("#table tr:has(td)").count() == 2
         page.get_by_role("button", name="Apply").click()
@@ -384,7 +384,7 @@ def test_a_filter_from_an_address_waits_for_apply(opened, tmp_path):
         page.goto(address)  # applied before
         page.locator("#table").get_by_text("1 of 2 runs").wait_for()
         page.goto(address.replace("0.05", "0.06"))
-        page.locator("#table").get_by_text("comes from the address").wait_for()
+        page.locator("#table").get_by_text("come from the address").wait_for()
         page.locator("#table th button").get_by_text("best(acc)").click()  # a click on a title does not filter
         until(page, "document.getElementById('filter').value === ''")
         page.locator("#table").get_by_text("2 of 2 runs").wait_for()
