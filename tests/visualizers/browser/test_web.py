@@ -487,6 +487,7 @@ def test_runs_of_a_sweep_are_sorted_filtered_drawn_across_axes_and_kept(opened, 
         address = page.url
         again = opened(web.url, hash=address[address.index("#") :])
         again.get_by_role("button", name="Apply").click()
+        again.locator("#table").get_by_text("2 of 3 runs").wait_for()
         until(again, f"{across}?.x.ticks.length === 2")
         assert again.locator("#filter").input_value() == "lr < 0.05 and best(acc) > 0.01"
         assert again.locator("#table td:first-child").all_inner_texts() == cells.all_inner_texts()
